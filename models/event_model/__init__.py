@@ -1,0 +1,34 @@
+"""The one event model that scores every plan.
+
+It follows sections 3.4 and 4.1 of the SlackSwap paper. One training iteration runs on a compute stream, one D2H and one
+H2D copy engine, under a budget in bytes for saved tensors, rebuilt tensors, prefetch buffers, gradient buffers and
+temporaries. The rules, as the code cites them:
+
+1.  A step starts when every tensor it reads is on the device and ``used + allocation <= budget``. The allocation is all
+    tensors that it writes plus its workspace; the workspace goes when the step ends.
+2.  Kept tensors go after their last use; recomputed ones after their last forward reader, and again after their last use;
+    swapped ones after their last use too, or when an offload that is still under way then ends.
+3.  The peak P is the largest `used` of the keep-everything plan.
+4.  Each engine moves one tensor at a time: latency, then bytes at the link's bandwidth, times `duplex_factor` while both
+    engines move bytes.
+5.  D2H: swapped tensors in order of production. The device copy goes when the copy and the last forward reader have ended.
+6.  H2D: after the last forward operator, by (deadline, tensor index). The head is admitted when it and the allocations of
+    the next three steps fit; when compute waits for just this tensor, as soon as the tensor itself fits.
+7.  A tensor whose offload has not started when a backward step that reads it starts is not offloaded; one whose offload is
+    under way is read where it is, and stays. A step counts as reading from the moment compute stands at it.
+8.  Waiting before the end of the forward pass is forward stall, after it backward stall.
+9.  If compute is stuck with no copy in flight and none admissible, the prefetched tensor that is read furthest in the
+    future is released and queued again. If there is none, or in the forward pass, the plan does not fit.
+10. At one instant (ends less than 1 ns apart): the step's end, the copies' ends, a D2H start, the next step, an H2D start.
+11. The iteration ends with its last step. A copy's bytes count when it starts.
+
+Policy ``barriers`` (vDNN): a layer is a run of neighbouring operators with one layer number; a rebuild is a layer of its
+own. A layer begins only when every copy under way at the end of the layer before it has ended. In the backward pass its own
+missing inputs are fetched first; while it runs only the inputs of the closest later layer that misses some are fetched,
+all under the admission of rule 6.
+"""
+
+from slackswap.models.event_model.score import Score, ScoreTable, Timeline
+from slackswap.models.event_model.simulate import POLICIES, peak_bytes, simulate, simulate_many
+
+__all__ = ["POLICIES", "Score", "ScoreTable", "Timeline", "peak_bytes", "simulate", "simulate_many"]

@@ -1,0 +1,211 @@
+"""Scores plans and schedules: the one entry to the event model's engine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from slackswap.hardware.input_error import InputError
+from slackswap.models.event_model import kernel
+from slackswap.models.event_model.buffers import Buffers, buffers_of, new_log, new_scratch, schedule_columns
+from slackswap.models.event_model.score import Score, ScoreTable, Timeline
+from slackswap.models.legality import check
+from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, check_plan
+from slackswap.models.problem import Problem
+from slackswap.models.schedule import Schedule, step_name
+
+POLICIES = {"default": kernel.DEFAULT, "barriers": kernel.BARRIERS}
+
+
+def simulate(
+    problem: Problem,
+    plan: Plan | Schedule,
+    budget_bytes: float,
+    *,
+    policy: str = "default",
+    timeline: bool = False,
+) -> Score:
+    """Play one iteration of `problem` under a plan or a schedule.
+
+    Parameters
+    ----------
+    budget_bytes : whole number of bytes, or infinity
+    policy : one of `POLICIES`
+        ``default`` is the paper's barrier-free runtime (section 3.4), ``barriers`` synchronizes layers as vDNN does.
+    timeline : whether the score carries the timeline of all lanes and of memory
+
+    Raises
+    ------
+    InputError
+        Unknown policy, a plan of another problem, or an illegal schedule. A plan that does not fit is no error.
+    """
+    code = _policy_code(policy)
+    buffers = buffers_of(problem)
+    if isinstance(plan, Plan):
+        check_plan(problem, plan)
+        columns, scratch = buffers.schedule, buffers.scratch
+        kernel.lower_decisions(buffers.problem, plan.decisions, columns, scratch)
+    else:
+        reasons = check(problem, plan)
+        if reasons:
+            raise InputError(reasons[0], place="schedule")
+        columns = schedule_columns(plan)
+        scratch = new_scratch(problem, plan.n_steps, plan.prefetch_tensor.size)
+    budget = _whole_bytes(budget_bytes)
+    kernel.run_schedule(buffers.problem, columns, budget, code, scratch, buffers.no_log)
+    lanes = _timeline(problem, buffers, columns, scratch, budget, code) if timeline else None
+    return _score(problem, plan, columns, scratch, lanes)
+
+
+def simulate_many(
+    problem: Problem, decisions: npt.NDArray[np.int8], budget_bytes: float, *, policy: str = "default"
+) -> ScoreTable:
+    """Score many plans in one call, without Python between them.
+
+    Parameters
+    ----------
+    decisions : (k, m) array, a plan per row
+
+    Raises
+    ------
+    InputError
+        As in `simulate`; the place names the row.
+    """
+    code = _policy_code(policy)
+    rows = np.ascontiguousarray(decisions, dtype=np.int8)
+    if rows.ndim != 2:
+        raise InputError(f"plans come as a table of (plans, tensors), not in {rows.ndim} dimensions", place="decisions")
+    _check_rows(problem, rows)
+    buffers = buffers_of(problem)
+    integers = np.zeros((len(rows), kernel.N_INTEGERS), np.int64)
+    floats = np.zeros((len(rows), kernel.N_FLOATS))
+    rows.setflags(write=False)
+    kernel.run_batch(
+        buffers.problem,
+        rows,
+        _whole_bytes(budget_bytes),
+        code,
+        buffers.schedule,
+        buffers.scratch,
+        buffers.no_log,
+        integers,
+        floats,
+    )
+    fits = integers[:, kernel.FAILED] < 0
+    return ScoreTable(
+        fits=fits,
+        step_s=np.where(fits, floats[:, kernel.NOW], math.inf),
+        recompute_s=floats[:, kernel.RECOMPUTE_S],
+        forward_stall_s=floats[:, kernel.FORWARD_STALL],
+        backward_stall_s=floats[:, kernel.BACKWARD_STALL],
+        d2h_bytes=integers[:, kernel.D2H_BYTES],
+        h2d_bytes=integers[:, kernel.H2D_BYTES],
+        peak_bytes=integers[:, kernel.PEAK],
+        missing_bytes=integers[:, kernel.MISSING],
+    )
+
+
+def peak_bytes(problem: Problem) -> int:
+    """Peak P: the largest `used` of the keep-everything plan (rule 3)."""
+    return simulate(problem, Plan.keep_everything(problem), math.inf).peak_bytes
+
+
+def _policy_code(policy: str) -> int:
+    if policy not in POLICIES:
+        raise InputError(f"'{policy}' is not a runtime policy: use one of {', '.join(POLICIES)}", place="policy")
+    return POLICIES[policy]
+
+
+def _whole_bytes(budget_bytes: float) -> int:
+    if math.isnan(budget_bytes) or budget_bytes < 0:
+        raise InputError(f"a budget is a number of bytes from 0, not {budget_bytes}", place="budget")
+    return int(min(budget_bytes, kernel.UNLIMITED_BYTES))
+
+
+def _check_rows(problem: Problem, rows: npt.NDArray[np.int8]) -> None:
+    if rows.shape[1] != problem.n_tensors or not len(rows):
+        check_plan(problem, Plan(np.zeros(rows.shape[1], np.int8)))
+    wrong = (rows < KEEP) | (rows > RECOMPUTE)
+    wrong |= (rows != KEEP) & ~problem.saved
+    wrong |= (rows == RECOMPUTE) & ~problem.rebuildable
+    if wrong.any():
+        row = int(np.argmax(wrong.any(axis=1)))
+        try:
+            check_plan(problem, Plan(rows[row]))
+        except InputError as error:
+            raise error.within(f"plan {row}") from None
+
+
+def _timeline(
+    problem: Problem,
+    buffers: Buffers,
+    columns: kernel.ScheduleColumns,
+    scratch: kernel.Scratch,
+    budget_bytes: int,
+    policy: int,
+) -> Timeline:
+    """Run again with room for everything that the first run counted."""
+    n_steps = int(columns.count[0])
+    n_copies, n_samples = int(scratch.integers[kernel.COPIES]), int(scratch.integers[kernel.SAMPLES])
+    log = new_log(n_steps, n_copies, n_samples)
+    kernel.run_schedule(buffers.problem, columns, budget_bytes, policy, scratch, log)
+    ran = n_steps if scratch.integers[kernel.FAILED] < 0 else int(scratch.integers[kernel.FAILED])
+    return Timeline(
+        step_names=tuple(step_name(problem, int(code)) for code in columns.steps[:ran]),
+        start_s=log.start_s[:ran],
+        end_s=log.end_s[:ran],
+        input_wait_s=log.input_wait_s[:ran],
+        memory_wait_s=log.memory_wait_s[:ran],
+        awaited=log.awaited[:ran],
+        copy_is_d2h=log.copy_engine == kernel.D2H,
+        copy_tensor=log.copy_tensor,
+        copy_start_s=log.copy_start_s,
+        copy_end_s=log.copy_end_s,
+        memory_s=log.memory_s,
+        memory_bytes=log.memory_bytes,
+    )
+
+
+def _score(
+    problem: Problem,
+    plan: Plan | Schedule,
+    columns: kernel.ScheduleColumns,
+    scratch: kernel.Scratch,
+    lanes: Timeline | None,
+) -> Score:
+    integers, floats = scratch.integers, scratch.floats
+    failed = int(integers[kernel.FAILED])
+    keep_bytes, swap_bytes, recompute_bytes = _bytes_by_decision(problem, plan)
+    return Score(
+        fits=failed < 0,
+        step_s=float(floats[kernel.NOW]),
+        ideal_s=problem.ideal_s,
+        recompute_s=float(floats[kernel.RECOMPUTE_S]),
+        forward_stall_s=float(floats[kernel.FORWARD_STALL]),
+        backward_stall_s=float(floats[kernel.BACKWARD_STALL]),
+        d2h_bytes=int(integers[kernel.D2H_BYTES]),
+        h2d_bytes=int(integers[kernel.H2D_BYTES]),
+        peak_bytes=int(integers[kernel.PEAK]),
+        keep_bytes=keep_bytes,
+        swap_bytes=swap_bytes,
+        recompute_bytes=recompute_bytes,
+        failed_step=None if failed < 0 else step_name(problem, int(columns.steps[failed])),
+        missing_bytes=int(integers[kernel.MISSING]),
+        timeline=lanes,
+    )
+
+
+def _bytes_by_decision(problem: Problem, plan: Plan | Schedule) -> tuple[int, int, int]:
+    """Saved bytes kept, swapped, recomputed; in a schedule: never freed, offloaded, rebuilt without an offload."""
+    if isinstance(plan, Plan):
+        decisions = plan.decisions
+    else:
+        decisions = np.full(problem.n_tensors, KEEP, np.int8)
+        rebuilt = plan.rebuilds(problem)
+        decisions[rebuilt[rebuilt >= 0]] = RECOMPUTE
+        decisions[plan.offload_tensor] = SWAP
+    saved_bytes = np.where(problem.saved, problem.tensor_bytes, 0)
+    keep, swap, recompute = (int(saved_bytes[decisions == decision].sum()) for decision in (KEEP, SWAP, RECOMPUTE))
+    return keep, swap, recompute

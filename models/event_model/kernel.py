@@ -26,12 +26,17 @@ INSTANT_S = 1e-9  # rule 10: ends closer than this are one instant
 UNLIMITED_BYTES = 1 << 62
 
 
-def _compiled(function: Function) -> Function:
-    """Compile lazily, with a cache on disk where one can be written."""
+def compiled_entry(function: Function) -> Function:
+    """Compile on the first call from Python, with a cache on disk where one can be written."""
     try:
-        return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, _nrt=False)(function)  # type: ignore[no-any-return]
     except RuntimeError:  # no folder for the cache is writable: compile anew in each process
-        return numba.njit(function)  # type: ignore[no-any-return]
+        return numba.njit(_nrt=False)(function)  # type: ignore[no-any-return]
+
+
+def compiled_part(function: Function) -> Function:
+    """Compile for calls from compiled code only: without wrappers for Python it takes a third of the time."""
+    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, _nrt=False)(function)  # type: ignore[no-any-return]
 
 
 class ProblemColumns(NamedTuple):
@@ -44,7 +49,6 @@ class ProblemColumns(NamedTuple):
     allocation_bytes: IntArray
     reads_start: IntArray
     reads: IntArray
-    writes_start: IntArray
     tensor_bytes: IntArray
     producer: IntArray
     last_forward_use: IntArray
@@ -87,12 +91,16 @@ class Scratch(NamedTuple):
     rate: FloatArray  # (2,) bytes per second now
     on_device: IntArray
     on_host: IntArray
+    swapped: IntArray
     offload: IntArray
     release_waits: IntArray
     entry: IntArray
     entry_next: IntArray
     entry_state: IntArray
-    step_bytes: IntArray
+    step_s: FloatArray
+    step_bytes: IntArray  # allocation of each step
+    step_frees: IntArray  # its workspace and the tensors that go with it and have no offload
+    step_flags: IntArray
     layer_last: IntArray
     rebuilt: IntArray
     first_late_step: IntArray
@@ -122,9 +130,9 @@ class Log(NamedTuple):
 # Scratch.integers
 USED, PEAK, STEP, RUNNING, FORWARD_STEPS, LOWEST, HIGHEST = 0, 1, 2, 3, 4, 5, 6
 NEXT_OFFLOAD, BARRIER_D2H, BARRIER_H2D, TARGET_LAST, FAILED, MISSING = 7, 8, 9, 10, 11, 12
-D2H_BYTES, H2D_BYTES, COPIES, SAMPLES, FETCHING, N_INTEGERS = 13, 14, 15, 16, 17, 18
+D2H_BYTES, H2D_BYTES, COPIES, SAMPLES, N_WAITING, EARLIEST_FETCH, N_INTEGERS = 13, 14, 15, 16, 17, 18, 19
 # Scratch.floats
-NOW, STEP_END, RECOMPUTE_S, FORWARD_STALL, BACKWARD_STALL, N_FLOATS = 0, 1, 2, 3, 4, 5
+NOW, STEP_END, RECOMPUTE_S, FORWARD_STALL, BACKWARD_STALL, NEXT_EVENT, N_FLOATS = 0, 1, 2, 3, 4, 5, 6
 # engines and their phases; an engine in its latency moves no bytes, an empty copy never does
 D2H, H2D = 0, 1
 IDLE, LATENCY, MOVING, EMPTY = 0, 1, 2, 3
@@ -132,10 +140,12 @@ IDLE, LATENCY, MOVING, EMPTY = 0, 1, 2, 3
 NONE, QUEUED, UNDER_WAY, DONE = 0, 1, 2, 3
 # Scratch.entry_state
 PLANNED, WAITING, FETCHED = 0, 1, 2
+# Scratch.step_flags: only steps that read or drop a tensor with an offload need a look at single tensors
+READS_SWAPPED, DROPS_SWAPPED = 1, 2
 NO_ENTRY = -1
 
 
-@_compiled
+@compiled_entry
 def lower_decisions(problem: ProblemColumns, decisions: DecisionArray, out: ScheduleColumns, scratch: Scratch) -> None:
     """Write the schedule of one decision per tensor into `out` (lowering, first section of the rules)."""
     n_operators, n_tensors = problem.duration_s.size, problem.producer.size
@@ -160,7 +170,7 @@ def lower_decisions(problem: ProblemColumns, decisions: DecisionArray, out: Sche
     _write_copies(problem, decisions, n_steps, out, scratch)
 
 
-@_compiled
+@compiled_part
 def _rebuild_depth_first(
     problem: ProblemColumns, decisions: DecisionArray, tensor: int, n_steps: int, out: ScheduleColumns, scratch: Scratch
 ) -> int:
@@ -187,7 +197,7 @@ def _rebuild_depth_first(
     return n_steps
 
 
-@_compiled
+@compiled_part
 def _find_uses(problem: ProblemColumns, n_steps: int, out: ScheduleColumns, scratch: Scratch) -> None:
     """First use after the forward pass and last use of each tensor, counted in the lowered schedule."""
     n_operators = problem.duration_s.size
@@ -205,7 +215,7 @@ def _find_uses(problem: ProblemColumns, n_steps: int, out: ScheduleColumns, scra
             scratch.last_step[t] = max(scratch.last_step[t], k)
 
 
-@_compiled
+@compiled_part
 def _write_drops(
     problem: ProblemColumns, decisions: DecisionArray, n_steps: int, out: ScheduleColumns, scratch: Scratch
 ) -> None:
@@ -229,7 +239,7 @@ def _write_drops(
             scratch.bucket[k] += 1
 
 
-@_compiled
+@compiled_part
 def _write_copies(
     problem: ProblemColumns, decisions: DecisionArray, n_steps: int, out: ScheduleColumns, scratch: Scratch
 ) -> None:
@@ -259,7 +269,7 @@ def _write_copies(
         out.prefetch_after[e] = problem.n_forward - 1
 
 
-@_compiled
+@compiled_entry
 def run_schedule(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
@@ -272,6 +282,9 @@ def run_schedule(
         # Rule 10: what ended has been processed; now a D2H copy, the next step, an H2D copy.
         if phase[D2H] == IDLE:
             _start_offload(problem, schedule, scratch, log)
+        if policy == DEFAULT and integers[RUNNING] == 0:
+            if _run_undisturbed(problem, schedule, budget_bytes, scratch, log):
+                continue
         if integers[RUNNING] == 0:
             _try_step(problem, schedule, budget_bytes, policy, scratch, log)
         if phase[H2D] == IDLE:
@@ -284,43 +297,128 @@ def run_schedule(
             _advance(problem, schedule, scratch, log)
 
 
-@_compiled
+@compiled_part
 def _reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scratch: Scratch) -> None:
-    n_operators = problem.duration_s.size
-    n_steps, n_offloads, n_prefetches = schedule.count[0], schedule.count[1], schedule.count[2]
+    n_offloads, n_prefetches = schedule.count[1], schedule.count[2]
     scratch.integers[:] = 0
     scratch.floats[:] = 0.0
+    scratch.floats[NEXT_EVENT] = np.inf
     scratch.phase[:] = IDLE
     scratch.integers[FAILED] = NO_ENTRY
     scratch.integers[HIGHEST] = NO_ENTRY
-    scratch.integers[TARGET_LAST] = n_steps
+    scratch.integers[TARGET_LAST] = schedule.count[0]
+    scratch.integers[EARLIEST_FETCH] = schedule.count[0]
     for t in range(problem.producer.size):
-        scratch.on_device[t] = 0
+        scratch.on_device[t] = 1  # a legal schedule reads nothing before it is there; only what leaves can be missing
         scratch.on_host[t] = 0
+        scratch.swapped[t] = 0
         scratch.offload[t] = NONE
         scratch.release_waits[t] = 0
         scratch.entry[t] = NO_ENTRY
     for j in range(n_offloads):
+        scratch.swapped[schedule.offload_tensor[j]] = 1
         scratch.offload[schedule.offload_tensor[j]] = QUEUED
     for e in range(n_prefetches - 1, -1, -1):
         t = schedule.prefetch_tensor[e]
         scratch.entry_state[e] = PLANNED
         scratch.entry_next[e] = scratch.entry[t]
         scratch.entry[t] = e
-    for k in range(n_steps):
-        step = schedule.steps[k]
-        if step < n_operators:
-            scratch.step_bytes[k] = problem.allocation_bytes[step]
-            if step < problem.n_forward:
-                scratch.integers[FORWARD_STEPS] = k + 1
-        else:
-            t = step - n_operators
-            scratch.step_bytes[k] = problem.tensor_bytes[t] + problem.rebuild_workspace_bytes[t]
+        scratch.integers[EARLIEST_FETCH] = min(scratch.integers[EARLIEST_FETCH], schedule.prefetch_after[e])
+    _measure_steps(problem, schedule, scratch)
     if policy == BARRIERS:
         _find_layers(problem, schedule, scratch)
 
 
-@_compiled
+@compiled_part
+def _measure_steps(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
+    """Time, allocation and release of each step; tensors with an offload are left to the simulation."""
+    n_operators = problem.duration_s.size
+    for k in range(schedule.count[0]):
+        step = schedule.steps[k]
+        if step < n_operators:
+            scratch.step_s[k] = problem.duration_s[step]
+            scratch.step_bytes[k] = problem.allocation_bytes[step]
+            frees_bytes = problem.workspace_bytes[step]
+            if step < problem.n_forward:
+                scratch.integers[FORWARD_STEPS] = k + 1
+        else:
+            t = step - n_operators
+            scratch.step_s[k] = problem.rebuild_s[t]
+            scratch.step_bytes[k] = problem.tensor_bytes[t] + problem.rebuild_workspace_bytes[t]
+            frees_bytes = problem.rebuild_workspace_bytes[t]
+        flags = 0
+        for j in range(schedule.drops_start[k], schedule.drops_start[k + 1]):
+            t = schedule.drops[j]
+            if scratch.swapped[t] == 0:
+                frees_bytes += problem.tensor_bytes[t]
+            else:
+                flags = DROPS_SWAPPED
+        if schedule.count[1] > 0:
+            tensors, first, last = _inputs(problem, schedule, k)
+            for j in range(first, last):
+                if scratch.swapped[tensors[j]] == 1:
+                    flags |= READS_SWAPPED
+        scratch.step_frees[k] = frees_bytes
+        scratch.step_flags[k] = flags
+
+
+@compiled_part
+def _run_undisturbed(
+    problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, scratch: Scratch, log: Log
+) -> bool:
+    """Run steps for as long as no copy starts, ends or changes its rate, and none touches a tensor with an offload.
+
+    A short cut of the same rules: such steps follow each other without a wait. Return whether any ran.
+    """
+    integers, floats = scratch.integers, scratch.floats
+    last = schedule.count[0]
+    if scratch.phase[H2D] == IDLE and integers[N_WAITING] > 0:
+        last = min(last, integers[EARLIEST_FETCH] + 1)
+    j = integers[NEXT_OFFLOAD]
+    if scratch.phase[D2H] == IDLE and j < schedule.count[1]:
+        last = min(last, schedule.offload_after[j] + 1)  # its copy starts when that step ends
+    first, used_bytes, peak_bytes = integers[STEP], integers[USED], integers[PEAK]
+    k = first
+    now, recompute_s, quiet_until_s = floats[NOW], floats[RECOMPUTE_S], floats[NEXT_EVENT] - INSTANT_S
+    while k < last and scratch.step_flags[k] == 0:
+        end_s = now + scratch.step_s[k]
+        if used_bytes + scratch.step_bytes[k] > budget_bytes or end_s >= quiet_until_s:
+            break
+        used_bytes += scratch.step_bytes[k]
+        peak_bytes = max(peak_bytes, used_bytes)
+        if k < log.start_s.size:
+            _log_step(scratch, log, k, now, end_s, used_bytes)
+        used_bytes -= scratch.step_frees[k]
+        if schedule.steps[k] >= problem.duration_s.size:
+            recompute_s += scratch.step_s[k]
+        now = end_s
+        k += 1
+    integers[STEP], integers[USED], integers[PEAK] = k, used_bytes, peak_bytes
+    floats[NOW], floats[RECOMPUTE_S] = now, recompute_s
+    if k == first:
+        return False
+    _stand_at_step(problem, schedule, scratch)
+    return True
+
+
+@compiled_part
+def _log_step(scratch: Scratch, log: Log, k: int, start_s: float, end_s: float, used_bytes: int) -> None:
+    log.start_s[k] = start_s
+    log.end_s[k] = end_s
+    _log_memory(scratch, log, start_s, used_bytes)
+    _log_memory(scratch, log, end_s, used_bytes - scratch.step_frees[k])
+
+
+@compiled_part
+def _log_memory(scratch: Scratch, log: Log, at_s: float, used_bytes: int) -> None:
+    n = scratch.integers[SAMPLES]
+    if n < log.memory_s.size:
+        log.memory_s[n] = at_s
+        log.memory_bytes[n] = used_bytes
+    scratch.integers[SAMPLES] = n + 1
+
+
+@compiled_part
 def _find_layers(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
     """Last step of each step's layer: neighbouring operators of one layer; a rebuild is a layer of its own."""
     n_operators, n_steps = problem.duration_s.size, schedule.count[0]
@@ -333,7 +431,7 @@ def _find_layers(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Sc
                 scratch.layer_last[k] = scratch.layer_last[k + 1]
 
 
-@_compiled
+@compiled_part
 def _inputs(problem: ProblemColumns, schedule: ScheduleColumns, k: int) -> tuple[IntArray, int, int]:
     """Array and bounds of the tensors that step k reads."""
     step = schedule.steps[k]
@@ -343,18 +441,17 @@ def _inputs(problem: ProblemColumns, schedule: ScheduleColumns, k: int) -> tuple
     return problem.rebuild_inputs, problem.rebuild_inputs_start[t], problem.rebuild_inputs_start[t + 1]
 
 
-@_compiled
+@compiled_part
 def _stand_at_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
     """Rule 7: from the moment compute stands at a step, a tensor that it reads no longer leaves with its offload."""
     k = scratch.integers[STEP]
-    if k >= schedule.count[0] or schedule.count[1] == 0:
-        return
-    tensors, first, last = _inputs(problem, schedule, k)
-    for j in range(first, last):
-        scratch.release_waits[tensors[j]] = 0
+    if k < schedule.count[0] and scratch.step_flags[k] & READS_SWAPPED:
+        tensors, first, last = _inputs(problem, schedule, k)
+        for j in range(first, last):
+            scratch.release_waits[tensors[j]] = 0
 
 
-@_compiled
+@compiled_part
 def _start_offload(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
     """Rule 5: the next queued tensor, once it is produced."""
     j, n_offloads = scratch.integers[NEXT_OFFLOAD], schedule.count[1]
@@ -369,7 +466,7 @@ def _start_offload(problem: ProblemColumns, schedule: ScheduleColumns, scratch: 
         _start_copy(problem, D2H, j, t, scratch, log)
 
 
-@_compiled
+@compiled_part
 def _start_copy(problem: ProblemColumns, engine: int, cargo: int, tensor: int, scratch: Scratch, log: Log) -> None:
     now, n_bytes = scratch.floats[NOW], problem.tensor_bytes[tensor]
     scratch.cargo[engine] = cargo
@@ -384,9 +481,19 @@ def _start_copy(problem: ProblemColumns, engine: int, cargo: int, tensor: int, s
         log.copy_end_s[n] = np.inf
     scratch.copy_log[engine] = n
     scratch.integers[COPIES] = n + 1
+    _find_next_event(scratch)
 
 
-@_compiled
+@compiled_part
+def _find_next_event(scratch: Scratch) -> None:
+    next_s = np.inf
+    for engine in range(2):
+        if scratch.phase[engine] != IDLE:
+            next_s = min(next_s, scratch.event_s[engine])
+    scratch.floats[NEXT_EVENT] = next_s
+
+
+@compiled_part
 def _try_step(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
@@ -396,26 +503,23 @@ def _try_step(
         return
     if integers[USED] + scratch.step_bytes[k] > budget_bytes:
         return
-    tensors, first, last = _inputs(problem, schedule, k)
-    for j in range(first, last):
-        if scratch.on_device[tensors[j]] == 0:
-            return
-    _consume_inputs(schedule, tensors, first, last, scratch)
+    if scratch.step_flags[k] & READS_SWAPPED:
+        tensors, first, last = _inputs(problem, schedule, k)
+        for j in range(first, last):
+            if scratch.on_device[tensors[j]] == 0:
+                return
+        _consume_inputs(schedule, tensors, first, last, scratch)
     if policy == BARRIERS and _begins_layer(scratch, k):
         _choose_target(schedule, scratch, k)
     _start_step(problem, schedule, scratch, log)
 
 
-@_compiled
+@compiled_part
 def _consume_inputs(schedule: ScheduleColumns, tensors: IntArray, first: int, last: int, scratch: Scratch) -> None:
     """Rule 7: reading cancels a queued offload in the backward pass, and fulfils the prefetches due by now."""
-    if schedule.count[1] == 0:
-        return
     k = scratch.integers[STEP]
     for j in range(first, last):
         t = tensors[j]
-        if scratch.offload[t] == NONE:
-            continue
         if scratch.offload[t] == QUEUED and k >= scratch.integers[FORWARD_STEPS]:
             scratch.offload[t] = NONE
         e = scratch.entry[t]
@@ -425,40 +529,32 @@ def _consume_inputs(schedule: ScheduleColumns, tensors: IntArray, first: int, la
         scratch.entry[t] = e
 
 
-@_compiled
+@compiled_part
 def _start_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
     integers, floats, k = scratch.integers, scratch.floats, scratch.integers[STEP]
     step, n_operators = schedule.steps[k], problem.duration_s.size
-    if step < n_operators:
-        duration_s = problem.duration_s[step]
-        for t in range(problem.writes_start[step], problem.writes_start[step + 1]):
-            scratch.on_device[t] = 1
-    else:
-        duration_s = problem.rebuild_s[step - n_operators]
-        floats[RECOMPUTE_S] += duration_s
+    if step >= n_operators:
+        floats[RECOMPUTE_S] += scratch.step_s[k]
         scratch.on_device[step - n_operators] = 1
     _use(scratch.step_bytes[k], scratch, log)
     integers[RUNNING] = 1
-    floats[STEP_END] = floats[NOW] + duration_s
+    floats[STEP_END] = floats[NOW] + scratch.step_s[k]
     if k < log.start_s.size:
         log.start_s[k] = floats[NOW]
         log.end_s[k] = floats[STEP_END]
 
 
-@_compiled
+@compiled_part
 def _use(n_bytes: int, scratch: Scratch, log: Log) -> None:
     """Count an allocation (or, negative, a release)."""
     integers = scratch.integers
     integers[USED] += n_bytes
     integers[PEAK] = max(integers[PEAK], integers[USED])
-    n = integers[SAMPLES]
-    if n < log.memory_s.size:
-        log.memory_s[n] = scratch.floats[NOW]
-        log.memory_bytes[n] = integers[USED]
-    integers[SAMPLES] = n + 1
+    if log.memory_s.size > 0:
+        _log_memory(scratch, log, scratch.floats[NOW], integers[USED])
 
 
-@_compiled
+@compiled_part
 def _head(schedule: ScheduleColumns, scratch: Scratch) -> int:
     """Rule 6: the waiting prefetch with the earliest deadline that may start by now."""
     e, n_prefetches = scratch.integers[LOWEST], schedule.count[2]
@@ -472,7 +568,7 @@ def _head(schedule: ScheduleColumns, scratch: Scratch) -> int:
     return NO_ENTRY
 
 
-@_compiled
+@compiled_part
 def _fits(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, e: int, scratch: Scratch) -> bool:
     """Rule 6: room for the tensor, and for the next three steps unless compute waits for just this tensor."""
     integers, k = scratch.integers, scratch.integers[STEP]
@@ -485,7 +581,7 @@ def _fits(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int,
     return need_bytes <= budget_bytes
 
 
-@_compiled
+@compiled_part
 def _admit_prefetch(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
@@ -498,12 +594,13 @@ def _admit_prefetch(
         return
     t = schedule.prefetch_tensor[e]
     scratch.entry_state[e] = PLANNED
+    scratch.integers[N_WAITING] -= 1
     scratch.integers[H2D_BYTES] += problem.tensor_bytes[t]
     _use(problem.tensor_bytes[t], scratch, log)
     _start_copy(problem, H2D, e, t, scratch, log)
 
 
-@_compiled
+@compiled_part
 def _evict(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> bool:
     """Rule 9: release the fetched tensor that is read furthest from now, and queue it again."""
     k = scratch.integers[STEP]
@@ -522,7 +619,7 @@ def _evict(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch,
     return True
 
 
-@_compiled
+@compiled_part
 def _release(problem: ProblemColumns, t: int, scratch: Scratch, log: Log) -> None:
     """Free the device copy; if the host has one and a prefetch is foreseen, that prefetch waits from now."""
     scratch.on_device[t] = 0
@@ -530,10 +627,11 @@ def _release(problem: ProblemColumns, t: int, scratch: Scratch, log: Log) -> Non
     e = scratch.entry[t]
     if scratch.on_host[t] == 1 and e != NO_ENTRY:
         scratch.entry_state[e] = WAITING
+        scratch.integers[N_WAITING] += 1
         scratch.integers[LOWEST] = min(scratch.integers[LOWEST], e)
 
 
-@_compiled
+@compiled_part
 def _fail(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, scratch: Scratch) -> None:
     """Rule 9: the plan does not fit; say where and by how much."""
     integers, k = scratch.integers, scratch.integers[STEP]
@@ -546,7 +644,7 @@ def _fail(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int,
     integers[MISSING] = missing_bytes
 
 
-@_compiled
+@compiled_part
 def _advance(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
     """Go to the next instant at which a step or a copy ends, and process what ends there (rule 10)."""
     integers, floats, phase, event_s = scratch.integers, scratch.floats, scratch.phase, scratch.event_s
@@ -563,6 +661,7 @@ def _advance(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratc
             break
         _begin_moving(problem, begins, scratch)
     now = earliest_s
+    _find_next_event(scratch)
     if integers[RUNNING] == 1 and floats[STEP_END] - earliest_s < INSTANT_S:
         now = max(now, floats[STEP_END])
     for engine in range(2):
@@ -578,7 +677,7 @@ def _advance(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratc
             _end_copy(problem, schedule, engine, scratch, log)
 
 
-@_compiled
+@compiled_part
 def _begin_moving(problem: ProblemColumns, engine: int, scratch: Scratch) -> None:
     """The latency is over: bytes move, slower if the other engine moves some too, which slows down as well."""
     at_s, other = scratch.event_s[engine], 1 - engine
@@ -591,7 +690,7 @@ def _begin_moving(problem: ProblemColumns, engine: int, scratch: Scratch) -> Non
         _change_rate(problem, other, factor, at_s, scratch)
 
 
-@_compiled
+@compiled_part
 def _change_rate(problem: ProblemColumns, engine: int, factor: float, at_s: float, scratch: Scratch) -> None:
     elapsed_s = max(at_s - scratch.since_s[engine], 0.0)
     left_bytes = max(scratch.left_bytes[engine] - elapsed_s * scratch.rate[engine], 0.0)
@@ -601,7 +700,7 @@ def _change_rate(problem: ProblemColumns, engine: int, factor: float, at_s: floa
     scratch.event_s[engine] = at_s + left_bytes / scratch.rate[engine]
 
 
-@_compiled
+@compiled_part
 def _count_wait(
     problem: ProblemColumns, schedule: ScheduleColumns, wait_s: float, scratch: Scratch, log: Log
 ) -> None:
@@ -619,23 +718,18 @@ def _count_wait(
     log.memory_wait_s[k] += wait_s
 
 
-@_compiled
+@compiled_part
 def _end_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
     """Rules 1 and 2: the workspace goes, then what the schedule drops; a drop waits for an offload of its tensor."""
     integers, k = scratch.integers, scratch.integers[STEP]
-    step, n_operators = schedule.steps[k], problem.duration_s.size
-    if step < n_operators:
-        workspace_bytes = problem.workspace_bytes[step]
-    else:
-        workspace_bytes = problem.rebuild_workspace_bytes[step - n_operators]
-    if workspace_bytes > 0:
-        _use(-workspace_bytes, scratch, log)
-    for j in range(schedule.drops_start[k], schedule.drops_start[k + 1]):
-        t = schedule.drops[j]
-        if scratch.offload[t] == QUEUED or scratch.offload[t] == UNDER_WAY:
-            scratch.release_waits[t] = 1
-        else:
-            _release(problem, t, scratch, log)
+    _use(-scratch.step_frees[k], scratch, log)
+    if scratch.step_flags[k] & DROPS_SWAPPED:
+        for j in range(schedule.drops_start[k], schedule.drops_start[k + 1]):
+            t = schedule.drops[j]
+            if scratch.offload[t] == QUEUED or scratch.offload[t] == UNDER_WAY:
+                scratch.release_waits[t] = 1
+            elif scratch.swapped[t] == 1:
+                _release(problem, t, scratch, log)
     integers[RUNNING] = 0
     integers[STEP] = k + 1
     integers[BARRIER_D2H] = scratch.phase[D2H]
@@ -643,7 +737,7 @@ def _end_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scrat
     _stand_at_step(problem, schedule, scratch)
 
 
-@_compiled
+@compiled_part
 def _end_copy(problem: ProblemColumns, schedule: ScheduleColumns, engine: int, scratch: Scratch, log: Log) -> None:
     """The copy is there: an offloaded tensor may leave (rule 5), a prefetched one may be read."""
     other, now = 1 - engine, scratch.floats[NOW]
@@ -652,6 +746,7 @@ def _end_copy(problem: ProblemColumns, schedule: ScheduleColumns, engine: int, s
     if scratch.phase[engine] == MOVING and scratch.phase[other] == MOVING:
         _change_rate(problem, other, 1.0, now, scratch)
     scratch.phase[engine] = IDLE
+    _find_next_event(scratch)
     if engine == D2H:
         t = schedule.offload_tensor[scratch.cargo[D2H]]
         scratch.integers[BARRIER_D2H] = 0
@@ -673,12 +768,12 @@ def _end_copy(problem: ProblemColumns, schedule: ScheduleColumns, engine: int, s
 # of the closest later layer that misses some are fetched.
 
 
-@_compiled
+@compiled_part
 def _begins_layer(scratch: Scratch, k: int) -> bool:
     return k == 0 or scratch.layer_last[k - 1] == k - 1
 
 
-@_compiled
+@compiled_part
 def _held_by_barrier(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, scratch: Scratch) -> bool:
     integers, k = scratch.integers, scratch.integers[STEP]
     if not _begins_layer(scratch, k):
@@ -695,7 +790,7 @@ def _held_by_barrier(problem: ProblemColumns, schedule: ScheduleColumns, budget_
     return _fits(problem, schedule, budget_bytes, e, scratch)
 
 
-@_compiled
+@compiled_part
 def _choose_target(schedule: ScheduleColumns, scratch: Scratch, k: int) -> None:
     """The layer whose inputs are fetched while the layer of step k runs: the closest one that misses some."""
     e = _head(schedule, scratch)
@@ -708,7 +803,7 @@ def _choose_target(schedule: ScheduleColumns, scratch: Scratch, k: int) -> None:
     scratch.integers[TARGET_LAST] = NO_ENTRY
 
 
-@_compiled
+@compiled_part
 def _allowed_by_barrier(schedule: ScheduleColumns, e: int, scratch: Scratch) -> bool:
     k, deadline = scratch.integers[STEP], schedule.prefetch_deadline[e]
     if k < scratch.integers[FORWARD_STEPS]:
@@ -719,7 +814,7 @@ def _allowed_by_barrier(schedule: ScheduleColumns, e: int, scratch: Scratch) -> 
     return within_layer and deadline <= scratch.integers[TARGET_LAST]
 
 
-@_compiled
+@compiled_entry
 def run_batch(
     problem: ProblemColumns,
     decisions: DecisionArray,
@@ -735,5 +830,7 @@ def run_batch(
     for i in range(decisions.shape[0]):
         lower_decisions(problem, decisions[i], schedule, scratch)
         run_schedule(problem, schedule, budget_bytes, policy, scratch, log)
-        integers[i, :] = scratch.integers
-        floats[i, :] = scratch.floats
+        for j in range(N_INTEGERS):
+            integers[i, j] = scratch.integers[j]
+        for j in range(N_FLOATS):
+            floats[i, j] = scratch.floats[j]

@@ -148,10 +148,13 @@ def _timeline(
 ) -> Timeline:
     """Run again with room for everything that the first run counted."""
     n_steps = int(columns.count[0])
-    n_copies, n_samples = int(scratch.integers[kernel.COPIES]), int(scratch.integers[kernel.SAMPLES])
+    n_copies = int(scratch.integers[kernel.COPIES])
+    # `used` changes twice a step, at each drop of an offloaded tensor, and around each copy.
+    n_samples = 2 * n_steps + int(columns.drops_start[n_steps]) + 3 * n_copies
     log = new_log(n_steps, n_copies, n_samples)
     kernel.run_schedule(buffers.problem, columns, budget_bytes, policy, scratch, log)
     ran = n_steps if scratch.integers[kernel.FAILED] < 0 else int(scratch.integers[kernel.FAILED])
+    n_used = int(scratch.integers[kernel.SAMPLES])
     return Timeline(
         step_names=tuple(step_name(problem, int(code)) for code in columns.steps[:ran]),
         start_s=log.start_s[:ran],
@@ -163,8 +166,8 @@ def _timeline(
         copy_tensor=log.copy_tensor,
         copy_start_s=log.copy_start_s,
         copy_end_s=log.copy_end_s,
-        memory_s=log.memory_s,
-        memory_bytes=log.memory_bytes,
+        memory_s=log.memory_s[:n_used],
+        memory_bytes=log.memory_bytes[:n_used],
     )
 
 

@@ -1,1 +1,34 @@
-"""Placeholder."""
+"""Importers: from files that profilers wrote to a `Problem`. One module per kind of trace; `import_traces` tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slackswap.hardware.input_error import InputError
+from slackswap.hardware.link import Link
+from slackswap.models.input_file import read_input_bytes
+from slackswap.models.problem import Problem
+
+
+def import_traces(paths: Sequence[Path], *, link: Link) -> Problem:
+    """Import the trace files that belong to one iteration, by their content.
+
+    Parameters
+    ----------
+    paths : a PipeDream ``graph.txt``, or a PyTorch execution trace and its Kineto trace in any order
+    link : host link of the problem; traces do not record it
+
+    Raises
+    ------
+    InputError
+        No importer takes the files, or the importer refuses them; the message says why.
+    """
+    from slackswap.models.traces import pipedream, pytorch
+
+    contents = [read_input_bytes(path) for path in paths]
+    if any(pipedream.looks_like_pipedream(content) for content in contents):
+        if len(paths) > 1:
+            raise InputError("a PipeDream graph stands alone: give it without '+'", source=str(paths[0]))
+        return pipedream.import_pipedream(paths[0], link=link)
+    return pytorch.import_pytorch(paths, link=link)

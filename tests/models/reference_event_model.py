@@ -12,34 +12,23 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import simpy
+from models.reference_lowering import Step, check_decisions, first_backward_use, last_use, lower
+from models.reference_policies import Barriers, Policy
 from simpy.events import Process, ProcessGenerator
-from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
 
 PolicyName = Literal["default", "barriers"]
+LaneName = Literal["compute", "d2h", "h2d"]
 LOOK_AHEAD_STEPS = 3  # rule 6
 ONE_INSTANT_S = 1e-9  # rule 10
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the schedule: an operator, or the rebuild of a tensor (then `rebuilds` is not None)."""
-
-    name: str
-    duration_s: float
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    workspace_bytes: int
-    allocation_bytes: int
-    layer: int | None  # None: a rebuild, which is a layer of its own
-    rebuilds: int | None = None
+POLICIES: dict[PolicyName, type[Policy]] = {"default": Policy, "barriers": Barriers}
 
 
 @dataclass(frozen=True)
 class Interval:
     """One step or copy of the run. `subject` is a step's place in the schedule, or the tensor that is copied."""
 
-    lane: Literal["compute", "d2h", "h2d"]
+    lane: LaneName
     subject: int
     start_s: float
     end_s: float | None  # None: still in flight when the run ended
@@ -77,88 +66,10 @@ def reference_score(
     Raises
     ------
     InputError
-        The plan has another number of letters, or decides what the schedule rules refuse.
+        The plan is refused, with the letter at fault.
     """
     check_decisions(problem, decisions)
     return Iteration(problem, decisions, budget_bytes, policy).run()
-
-
-def check_decisions(problem: Problem, decisions: str) -> None:
-    """Refuse plans that cannot be lowered ("The schedule")."""
-    if len(decisions) != problem.n_tensors:
-        raise InputError(f"a plan has one letter per tensor: {problem.n_tensors}, not {len(decisions)}")
-    for t, letter in enumerate(decisions):
-        place = f"decisions[{t}]"
-        if letter not in "KSR":
-            raise InputError(f"is K, S or R, not '{letter}'", place=place)
-        if letter != "K" and not problem.saved[t]:
-            raise InputError("only a saved tensor is swapped or recomputed", place=place)
-        if letter == "R" and not problem.rebuildable[t]:
-            raise InputError("no operator rebuilds this tensor", place=place)
-
-
-# ---- The schedule -------------------------------------------------------------------------------------------------
-
-
-def lower(problem: Problem, decisions: str) -> tuple[Step, ...]:
-    """Operators in order, each recomputed tensor rebuilt immediately before its first backward reader."""
-    steps: list[Step] = []
-    rebuilt: set[int] = set()
-
-    def rebuild(tensors: tuple[int, ...]) -> None:
-        for t in sorted(tensors):  # lower index first
-            if decisions[t] == "R" and t not in rebuilt:
-                rebuild(inputs_of_rebuild(problem, t))  # depth first
-                rebuilt.add(t)  # once: it stays until its last use
-                steps.append(rebuild_step(problem, t))
-
-    for operator in range(problem.n_operators):
-        step = operator_step(problem, operator)
-        if operator >= problem.n_forward:
-            rebuild(step.reads)
-        steps.append(step)
-    return tuple(steps)
-
-
-def operator_step(problem: Problem, operator: int) -> Step:
-    """Return an operator's step; rule 1: it allocates all tensors that it writes, saved or not, and its workspace."""
-    tensors = range(problem.n_tensors)
-    writes = tuple(t for t in tensors if problem.producer[t] == operator)
-    workspace_bytes = int(problem.workspace_bytes[operator])
-    return Step(
-        name=problem.operator_names[operator],
-        duration_s=float(problem.duration_s[operator]),
-        reads=tuple(t for t in tensors if operator in problem.readers_of(t)),
-        writes=writes,
-        workspace_bytes=workspace_bytes,
-        allocation_bytes=workspace_bytes + sum(int(problem.tensor_bytes[t]) for t in writes),
-        layer=int(problem.layer[operator]),
-    )
-
-
-def rebuild_step(problem: Problem, tensor: int) -> Step:
-    """Return a rebuild's step; rule 1: it allocates the tensor and the rebuild's workspace."""
-    workspace_bytes = int(problem.rebuild_workspace_bytes[tensor])
-    return Step(
-        name=problem.tensor_names[tensor],
-        duration_s=float(problem.rebuild_s[tensor]),
-        reads=inputs_of_rebuild(problem, tensor),
-        writes=(tensor,),
-        workspace_bytes=workspace_bytes,
-        allocation_bytes=workspace_bytes + int(problem.tensor_bytes[tensor]),
-        layer=None,
-        rebuilds=tensor,
-    )
-
-
-def inputs_of_rebuild(problem: Problem, tensor: int) -> tuple[int, ...]:
-    """Tensors that the rebuild reads, lower index first."""
-    return tuple(sorted(int(t) for t in problem.rebuild_inputs_of(tensor)))
-
-
-def last_use(steps: tuple[Step, ...], tensor: int) -> int:
-    """Place of the last of `steps` that reads or writes `tensor`."""
-    return max(i for i, step in enumerate(steps) if tensor in step.reads or tensor in step.writes)
 
 
 # ---- The three lanes ----------------------------------------------------------------------------------------------
@@ -215,7 +126,7 @@ class Engine(Lane):
         return self.bytes_per_s * (self.duplex_factor if self.other.moving else 1.0)
 
     def copy(self, size_bytes: int) -> ProcessGenerator:
-        """SimPy process of one copy: latency, then bytes, at a rate that changes when the other engine starts or stops."""
+        """SimPy process of one copy: latency, then bytes; the rate changes when the other engine starts or stops."""
         self.due_s = self.env.now + self.latency_s + size_bytes / self.rate_bytes_per_s()
         yield self.env.timeout(self.latency_s)  # moves no bytes and does not slow the other
         self.set_moving(True)
@@ -267,10 +178,8 @@ class Iteration:
         tensors = range(problem.n_tensors)
         # "The schedule": uses are counted in the lowered schedule, whose first n_forward steps are the forward pass.
         self.last_use = [last_use(self.steps, t) for t in tensors]
-        self.last_forward_use = [
-            last_use(self.steps[: self.n_forward], t) if problem.producer[t] < self.n_forward else -1 for t in tensors
-        ]
-        self.deadline = {t: self._first_backward_use(t) for t in self.swapped}
+        self.last_forward_use = [last_use(self.steps[: self.n_forward], t) for t in tensors]
+        self.deadline = {t: first_backward_use(self.steps, t, self.n_forward) for t in self.swapped}  # 6
 
         self.env = simpy.Environment()
         self.memory = Memory(self.env, budget_bytes)
@@ -285,7 +194,7 @@ class Iteration:
         self.on_device: set[int] = set()  # readable: a tensor that is being written or fetched is not yet
         self.host_copy: set[int] = set()
         self.offload_queue: list[int] = []
-        self.policy = Barriers(self) if policy == "barriers" else Policy(self)
+        self.policy = POLICIES[policy](self)
 
         self.fits = True
         self.missing_bytes = 0
@@ -293,9 +202,6 @@ class Iteration:
         self.d2h_bytes = self.h2d_bytes = 0
         self.intervals: list[Interval] = []
         self.evictions: list[tuple[float, int]] = []
-
-    def _first_backward_use(self, tensor: int) -> int:
-        return min(i for i in range(self.n_forward, len(self.steps)) if tensor in self.steps[i].reads)
 
     def run(self) -> ReferenceScore:
         self.env.run(until=self.env.process(self._coordinate()))
@@ -345,7 +251,7 @@ class Iteration:
         if (tensor := self.d2h.ended_subject()) is not None:
             self._end_offload(tensor)
         if (tensor := self.h2d.ended_subject()) is not None:
-            self._end_interval("h2d", tensor)
+            self._close_interval("h2d")
             self.on_device.add(tensor)
 
     # ---- 1, 2, 8: steps ----
@@ -377,7 +283,7 @@ class Iteration:
         if self.backward_begun():  # 7: not offloaded at all
             self.offload_queue = [t for t in self.offload_queue if t not in step.reads]
         self.compute.start_step(self.place, step.duration_s)
-        self._start_interval("compute", self.place)
+        self._open_interval("compute", self.place)
         self.policy.step_started(self.place)
 
     def _count_stall(self) -> None:
@@ -389,7 +295,7 @@ class Iteration:
 
     def _end_step(self, place: int) -> None:
         step = self.steps[place]
-        self._end_interval("compute", place)
+        self._close_interval("compute")
         self.on_device.update(step.writes)
         self.memory.change(-step.workspace_bytes)  # 1
         for t in sorted({*step.reads, *step.writes}):
@@ -420,16 +326,15 @@ class Iteration:
         if self.offload_queue and not self.d2h.busy:
             tensor = self.offload_queue.pop(0)  # 5: in the order in which they are produced
             self.d2h_bytes += self.tensor_bytes[tensor]  # 11
-            self._start_interval("d2h", tensor)
+            self._open_interval("d2h", tensor)
             self.d2h.start(tensor, self.d2h.copy(self.tensor_bytes[tensor]))
 
     def _end_offload(self, tensor: int) -> None:
-        self._end_interval("d2h", tensor)
+        self._close_interval("d2h")
         self.host_copy.add(tensor)
-        # `place` is the step that runs or that compute stands at: both count as having reached their inputs (7).
-        if self.last_use[tensor] < self.place:  # 2
-            self._release(tensor)
-        elif self.deadline[tensor] > self.place > self.last_forward_use[tensor]:  # 5, unless 7 leaves it there
+        # 7: `place` is the step that runs or that compute stands at, and either counts as reading its inputs.
+        unread = self.place < self.deadline[tensor]
+        if self.last_use[tensor] < self.place or (unread and self.last_forward_use[tensor] < self.place):  # 2, 5
             self._release(tensor)
 
     # ---- 6: prefetches ----
@@ -454,7 +359,7 @@ class Iteration:
             tensor = queue[0]
             self.memory.change(self.tensor_bytes[tensor])  # counts from admission
             self.h2d_bytes += self.tensor_bytes[tensor]  # 11
-            self._start_interval("h2d", tensor)
+            self._open_interval("h2d", tensor)
             self.h2d.start(tensor, self.h2d.copy(self.tensor_bytes[tensor]))
 
     def _admits(self, tensor: int) -> bool:
@@ -492,100 +397,14 @@ class Iteration:
         step = self.steps[self.place]
         inputs_bytes = sum(self.tensor_bytes[t] for t in self.missing(step))
         self.fits = False
-        self.missing_bytes = (
-            self.memory.used_bytes + step.allocation_bytes + inputs_bytes - self.memory.budget_bytes
-        )
+        self.missing_bytes = self.memory.used_bytes + step.allocation_bytes + inputs_bytes - self.memory.budget_bytes
 
     # ---- the log ----
 
-    def _start_interval(self, lane: Literal["compute", "d2h", "h2d"], subject: int) -> None:
+    def _open_interval(self, lane: LaneName, subject: int) -> None:
         self.intervals.append(Interval(lane, subject, self.env.now, None))
 
-    def _end_interval(self, lane: Literal["compute", "d2h", "h2d"], subject: int) -> None:
-        i = max(i for i, one in enumerate(self.intervals) if (one.lane, one.subject) == (lane, subject))
+    def _close_interval(self, lane: LaneName) -> None:
+        is_open = (i for i, one in enumerate(self.intervals) if one.end_s is None and one.lane == lane)
+        i = next(is_open)  # a lane does one thing at a time
         self.intervals[i] = replace(self.intervals[i], end_s=self.env.now)
-
-
-# ---- Runtime policies ---------------------------------------------------------------------------------------------
-
-
-class Policy:
-    """What a runtime policy may add to the rules; the default adds nothing."""
-
-    def __init__(self, iteration: Iteration) -> None:
-        self.iteration = iteration
-
-    def holds_compute(self) -> bool:
-        """Whether the step that compute stands at must wait, whatever rule 1 says."""
-        return False
-
-    def may_fetch(self, tensor: int) -> bool:
-        """Whether a queued tensor takes part in the H2D queue now."""
-        return True
-
-    def stops_waiting(self) -> bool:
-        """Nothing is in flight or can be admitted: whether the policy stops holding compute, before rule 9 acts."""
-        return False
-
-    def step_started(self, place: int) -> None:
-        """Take note that the step at `place` has started."""
-
-    def step_ended(self, place: int) -> None:
-        """Take note that the step at `place` has ended; copies that end at the same instant have not yet."""
-
-
-class Barriers(Policy):
-    """vDNN's per-layer synchronization ("Runtime policies")."""
-
-    def __init__(self, iteration: Iteration) -> None:
-        super().__init__(iteration)
-        self.layer = layers(iteration.steps)
-        self.overlapping: list[Process | None] = []  # copies in flight when the previous layer ended
-        self.fetches_first = True  # until the layer starts, or nothing of it can be fetched any more
-        self.fetched_layer: int | None = None  # whose tensors may be fetched while the current layer runs
-
-    def _first_of_layer(self, place: int) -> bool:
-        return place == 0 or self.layer[place] != self.layer[place - 1]
-
-    def holds_compute(self) -> bool:
-        run = self.iteration
-        if not self._first_of_layer(run.place):
-            return False
-        if any(engine.busy and engine.job in self.overlapping for engine in (run.d2h, run.h2d)):
-            return True
-        return run.backward_begun() and self.fetches_first and self._lacks_inputs(self.layer[run.place])
-
-    def _lacks_inputs(self, layer: int) -> bool:
-        run = self.iteration
-        absent = [*run.prefetch_queue(), *([] if run.h2d.subject is None else [run.h2d.subject])]
-        return any(self.layer[run.deadline[t]] == layer for t in absent)
-
-    def may_fetch(self, tensor: int) -> bool:
-        run = self.iteration
-        layer = self.fetched_layer if run.compute.busy else self.layer[run.place]
-        return self.layer[run.deadline[tensor]] == layer
-
-    def stops_waiting(self) -> bool:
-        stops = self.holds_compute()
-        self.fetches_first = False
-        return stops
-
-    def step_started(self, place: int) -> None:
-        if not self._first_of_layer(place):
-            return
-        self.fetches_first = True
-        queued = [self.layer[self.iteration.deadline[t]] for t in self.iteration.prefetch_queue()]
-        self.fetched_layer = min((layer for layer in queued if layer > self.layer[place]), default=None)
-
-    def step_ended(self, place: int) -> None:
-        if place + 1 < len(self.layer) and self._first_of_layer(place + 1):
-            self.overlapping = [engine.job for engine in (self.iteration.d2h, self.iteration.h2d) if engine.busy]
-
-
-def layers(steps: tuple[Step, ...]) -> list[int]:
-    """Number the layers: runs of steps with the same layer; a rebuild is a layer of its own and splits."""
-    numbers = [0]
-    for before, step in zip(steps, steps[1:], strict=False):
-        same = step.layer is not None and step.layer == before.layer
-        numbers.append(numbers[-1] + (not same))
-    return numbers

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from shared_data import shared_file
 
-from tests.models.reference_event_model import reference_score
+from models.reference_event_model import reference_score
 
 
 def test_a() -> None:

@@ -1,0 +1,219 @@
+"""The command line ``slackswap``: results on stdout, progress and errors on stderr.
+
+Exit codes: 0 a result, 1 no plan fits (`plan` then writes no file), 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slackswap.hardware.input_error import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slackswap.evaluate.results import Result
+
+NO_PLAN_FITS, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+HARDWARE = click.option("--hardware", metavar="NAME|FILE", help="GPU and link: a catalog name or a TOML file.")
+SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of randomized planners.")
+TIME_LIMIT = click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Seconds for each plan of a searching planner.",
+)
+
+
+def main() -> None:
+    """Run the command line; one line on stderr for bad input, never a traceback."""
+    try:
+        sys.exit(cli.main(standalone_mode=False))
+    except InputError as error:
+        _stop(f"error: {error}", BAD_INPUT)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(BAD_INPUT)
+    except (KeyboardInterrupt, click.Abort):
+        _stop("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader of stdout has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _stop(message: str, code: int) -> None:
+    print(f"slackswap: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="slackswap")
+def cli() -> None:
+    """Compare planners for training neural networks in too little GPU memory.
+
+    SOURCE is a workload (see `slackswap list workloads`), a problem file, or trace files; files that belong together are
+    joined by `+`. Budgets are fractions of the peak (0.5, 50%) or bytes (8GB, 8GiB).
+    """
+
+
+@cli.command()
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@HARDWARE
+@click.option("--budget", default="0.5,0.3", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
+@click.option("--planner", default="all", show_default=True, metavar="NAME,...", help="Planners, comma-separated.")
+@TIME_LIMIT
+@SEED
+@click.option("--json", "json_path", metavar="FILE|-", help="Write the rows as JSON lines; - is stdout, without tables.")
+@click.option("--csv", "csv_path", metavar="FILE|-", help="Write the rows as CSV; - is stdout, without tables.")
+def shootout(
+    sources: tuple[str, ...],
+    hardware: str | None,
+    budget: str,
+    planner: str,
+    time_limit: float | None,
+    seed: int,
+    json_path: str | None,
+    csv_path: str | None,
+) -> None:
+    """Run every planner on every SOURCE and budget, and compare.
+
+    Without SOURCE: the paper's workloads and the recorded trace that ships with slackswap.
+    """
+    from slackswap.evaluate.budget import parse_budgets
+    from slackswap.evaluate.progress import Progress
+    from slackswap.evaluate.results import to_csv, to_json_lines
+    from slackswap.evaluate.shootout import shootout as run
+    from slackswap.evaluate.sources import DEFAULT_SOURCES, load_source
+    from slackswap.planners import find_planners
+
+    planners, budgets, names = find_planners(planner), parse_budgets(budget), sources or DEFAULT_SOURCES
+    problems = [load_source(name, hardware) for name in names]
+    results: list[Result] = []
+    with Progress(len(names) * len(budgets) * len(planners)) as progress:
+        cells = run(problems, budgets, planners, seed=seed, time_limit_s=time_limit, announce=progress.announce)
+        finished = _collect(cells, results)
+    rows = [result.row for result in results]
+    _write(json_path, to_json_lines(rows))
+    _write(csv_path, to_csv(rows))
+    if "-" not in (json_path, csv_path):
+        _print_tables(results)
+    if not finished:
+        raise KeyboardInterrupt
+
+
+def _collect(cells: Iterator[list[Result]], results: list[Result]) -> bool:
+    """Gather results as they come; an interruption keeps those that are finished. Return whether all are."""
+    try:
+        for cell in cells:
+            results.extend(cell)
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _print_tables(results: list[Result]) -> None:
+    from slackswap.evaluate.report import explain_infeasibility, print_table
+    from slackswap.evaluate.results import table
+
+    for problem in dict.fromkeys(result.row.problem for result in results):
+        of_problem = [result for result in results if result.row.problem == problem]
+        print_table(table([result.row for result in of_problem]))
+        for line in explain_infeasibility(of_problem):
+            click.echo(line)
+        click.echo()
+
+
+@cli.command()
+@click.argument("source")
+@HARDWARE
+@click.option("--planner", default="slackswap", show_default=True, metavar="NAME")
+@click.option("--budget", required=True, metavar="B", help="A fraction of the peak, or bytes.")
+@TIME_LIMIT
+@SEED
+@click.option("-o", "--output", metavar="FILE", help="Write the plan here.")
+def plan(
+    source: str, hardware: str | None, planner: str, budget: str, time_limit: float | None, seed: int, output: str | None
+) -> None:
+    """Plan one SOURCE within one budget; write the plan with -o."""
+    from slackswap.evaluate.budget import parse_budgets
+    from slackswap.evaluate.report import stored_planner
+    from slackswap.evaluate.shootout import shootout as run
+    from slackswap.evaluate.sources import load_source
+    from slackswap.models.plan_file import write_plan
+    from slackswap.planners import find_planners
+
+    planners, budgets = find_planners(planner), parse_budgets(budget)
+    if len(planners) != 1 or len(budgets) != 1:
+        raise InputError("`plan` takes one planner and one budget; `shootout` compares several", source="--planner, --budget")
+    problem = load_source(source, hardware)
+    (result,) = next(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit))
+    _print_tables([result])
+    if result.outcome.plan is None or result.score is None or not result.score.fits:
+        sys.exit(NO_PLAN_FITS)
+    if output is not None:
+        write_plan(output, problem, result.outcome.plan, result.row.budget_bytes, stored_planner(result))
+        click.echo(f"plan written to {output}", err=True)
+
+
+@cli.command()
+@click.argument("source")
+@click.argument("plan_file", metavar="PLAN.JSON")
+@HARDWARE
+@click.option("--policy", default=None, metavar="NAME", help="Runtime policy; by default the one of the plan's planner.")
+@click.option("--json", "json_path", metavar="FILE|-", help="Write the row as a JSON line; - is stdout, without the table.")
+def score(source: str, plan_file: str, hardware: str | None, policy: str | None, json_path: str | None) -> None:
+    """Score a plan file on the SOURCE that it was made for."""
+    from slackswap.evaluate.report import score_stored_plan
+    from slackswap.evaluate.results import to_json_lines
+    from slackswap.evaluate.sources import load_source
+
+    result = score_stored_plan(load_source(source, hardware), plan_file, policy)
+    _write(json_path, to_json_lines([result.row]))
+    if json_path != "-":
+        _print_tables([result])
+
+
+@cli.command()
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@HARDWARE
+@click.option("-o", "--output", metavar="FILE", help="Write the problem here (.json or .json.gz); one SOURCE only.")
+def problem(sources: tuple[str, ...], hardware: str | None, output: str | None) -> None:
+    """Show what was derived from each SOURCE; write the problem with -o."""
+    from slackswap.evaluate.report import describe_problem, print_table
+    from slackswap.evaluate.sources import load_source
+    from slackswap.models.problem_file import write_problem
+
+    if output is not None and len(sources) > 1:
+        raise InputError("takes one SOURCE: a file holds one problem", source="-o")
+    for source in sources:
+        derived = load_source(source, hardware)
+        facts, remarks = describe_problem(derived)
+        print_table(facts)
+        for line in remarks:
+            click.echo(line)
+        if output is not None:
+            write_problem(derived, output)
+            click.echo(f"problem written to {output}", err=True)
+
+
+@cli.command("list")
+@click.argument("what", type=click.Choice(["planners", "workloads", "hardware"]))
+def list_(what: str) -> None:
+    """List planners, workloads or hardware."""
+    from slackswap.evaluate.report import catalog_table, print_table
+
+    print_table(catalog_table(what))
+
+
+def _write(path: str | None, text: str) -> None:
+    from slackswap.models.atomic_file import write_atomically
+
+    if path == "-":
+        click.echo(text, nl=False)
+    elif path is not None:
+        write_atomically(Path(path), text.encode())

@@ -1,0 +1,37 @@
+"""Progress of long work, on stderr; silent where stderr is no terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from slackswap.models.problem import Problem
+    from slackswap.planners import Planner
+
+
+class Progress:
+    """A bar over `total` plans that names the one under way."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=total)
+        self._announced = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def announce(self, problem: Problem, budget: str, planner: Planner) -> None:
+        """Show what begins; what was announced before is done."""
+        self._bar.update(self._task, completed=self._announced, description=f"{problem.name}, {budget}: {planner.name}")
+        self._announced += 1

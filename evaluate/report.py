@@ -1,0 +1,164 @@
+"""What the command line says about problems, plans and catalogs, for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from slackswap.evaluate.results import Result
+from slackswap.evaluate.shootout import judge
+from slackswap.hardware.input_error import InputError
+from slackswap.models.event_model import POLICIES, peak_bytes
+from slackswap.models.link_budget import link_budget
+from slackswap.models.plan_file import PlannerRecord, read_plan
+from slackswap.models.problem import Problem
+from slackswap.planners import FunctionPlanner, Outcome, Status, registry
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PIPE_COLUMNS = 160  # a pipe has no width; tables are not broken to fit one
+
+
+def print_table(table: Table) -> None:
+    """Print a table to stdout, as wide as the terminal or, in a pipe, as it needs."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+
+
+def explain_infeasibility(results: Iterable[Result]) -> Iterator[str]:
+    """Say for each result without a plan which operator lacks how many bytes, and which budget is known to do."""
+    for result in results:
+        why = result.infeasibility
+        if why is None:
+            continue
+        line = f"{result.row.planner} at {result.row.budget_bytes / 1e9:.3f} GB: no plan fits"
+        if why.operator:
+            line += f"; operator '{why.operator}' lacks {why.missing_bytes:,} bytes"
+        if why.smallest_feasible_bytes is not None:
+            line += f"; smallest feasible budget known: {why.smallest_feasible_bytes:,} bytes"
+        yield f"{line} ({why.reason})" if why.reason else line
+
+
+def describe_problem(problem: Problem) -> tuple[Table, list[str]]:
+    """Return the derived quantities (paper, Eq. 1) as a table, and the importer's declarations as lines."""
+    from rich.table import Table
+
+    budget = link_budget(problem)
+    saved = int(problem.saved.sum())
+    rebuildable = int((problem.saved & problem.rebuildable).sum())
+    table = Table(title=problem.name, title_justify="left", title_style="bold", show_header=False)
+    facts = [
+        ("operators", f"{problem.n_operators}: {problem.n_forward} forward, {problem.n_operators - problem.n_forward} backward"),
+        ("T_F, T_B", f"{problem.forward_s * 1e3:.3f} ms, {problem.backward_s * 1e3:.3f} ms"),
+        ("ideal step", f"{problem.ideal_s * 1e3:.3f} ms"),
+        ("tensors", f"{problem.n_tensors}: {saved} saved, {rebuildable} of them with a rebuild"),
+        ("A, saved activations", f"{problem.saved_bytes / 1e9:.4f} GB"),
+        ("P, keep-everything peak", f"{peak_bytes(problem) / 1e9:.4f} GB"),
+        ("I, intensity", "unknown: no FLOPs" if budget.intensity is None else f"{budget.intensity:.0f} FLOP/B"),
+        ("beta, machine balance", "unknown: no FLOPs" if budget.balance is None else f"{budget.balance:.0f} FLOP/B"),
+        ("f, hideable fraction", f"{budget.hideable_fraction:.1%}"),
+        ("link", f"{problem.link.d2h_bytes_per_s / 1e9:g} GB/s out, {problem.link.h2d_bytes_per_s / 1e9:g} GB/s in"),
+    ]
+    for fact in facts:
+        table.add_row(*fact)
+    return table, [*_remarks(problem, "heuristics", "heuristics used"), *_remarks(problem, "left_out", "left out")]
+
+
+def _remarks(problem: Problem, key: str, heading: str) -> list[str]:
+    """Lines of a list in the metadata; whatever else a file holds there is not ours to explain."""
+    remarks = problem.metadata.get(key)
+    if not isinstance(remarks, list | tuple) or not remarks:
+        return [f"{heading}: none stated"]
+    return [f"{heading}:", *(f"  - {remark}" for remark in remarks)]
+
+
+def stored_planner(result: Result) -> PlannerRecord:
+    """Return what a plan file says of the planner that made it."""
+    return PlannerRecord(
+        name=result.row.planner, version=metadata.version("slackswap"), seed=result.row.seed, seconds=result.row.planning_s
+    )
+
+
+def score_stored_plan(problem: Problem, path: str, policy: str | None) -> Result:
+    """Score a plan file under `policy`, or else under that of the planner that it names.
+
+    Raises
+    ------
+    InputError
+        The file is refused, or the policy is unknown.
+    """
+    if policy is not None and policy not in POLICIES:
+        raise InputError(f"'{policy}' is not a runtime policy: use {', '.join(POLICIES)}", source="--policy")
+    stored = read_plan(path, problem)
+    known = registry().get(stored.planner.name)
+    runs_under = policy or (known.policy if known else "default")
+    planner = _StoredPlanner(stored.planner.name, runs_under)
+    outcome = Outcome(
+        Status.FEASIBLE, stored.plan, seconds=stored.planner.seconds or 0.0, seed=stored.planner.seed
+    )
+    return judge(problem, stored.budget_bytes, peak_bytes(problem), planner, outcome)
+
+
+def catalog_table(what: str) -> Table:
+    """Return the table of planners, workloads or hardware."""
+    from rich.table import Table
+
+    headings, rows = {"planners": _planners, "workloads": _workloads, "hardware": _hardware}[what]()
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _planners() -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [
+            planner.name,
+            planner.description,
+            planner.policy,
+            "yes" if planner.supports.swaps else "no",
+            "yes" if planner.supports.recomputes else "no",
+            "yes" if planner.supports.randomized else "no",
+        ]
+        for planner in registry().values()
+    ]
+    return ["planner", "what it does", "policy", "swaps", "recomputes", "randomized"], rows
+
+
+def _workloads() -> tuple[list[str], list[list[str]]]:
+    named: Mapping[str, Workload[Any] | RecordedTrace] = {**WORKLOADS, **RECORDED}
+    return ["workload", "what it is"], [[name, entry.description] for name, entry in named.items()]
+
+
+def _hardware() -> tuple[list[str], list[list[str]]]:
+    rows = [
+        [
+            name,
+            machine.gpu.name,
+            ", ".join(f"{dtype} {peak / 1e12:g}" for dtype, peak in machine.gpu.peak_flops_per_s.items()),
+            f"{machine.gpu.memory_bytes_per_s / 1e9:g}",
+            f"{machine.link.d2h_bytes_per_s / 1e9:g}",
+            "; ".join(machine.sources),
+        ]
+        for name, machine in catalog().items()
+    ]
+    return ["hardware", "GPU", "peak TFLOP/s", "memory GB/s", "link GB/s", "sources"], rows
+
+
+@dataclass(frozen=True)
+class _StoredPlanner:
+    """Stands for the planner of a plan file, which need not be installed here."""
+
+    name: str
+    policy: str
+    description: str = "made the plan of a file"
+    supports: Supports = Supports()
+
+    def plan(
+        self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
+    ) -> Outcome:
+        raise NotImplementedError  # its plan is at hand

@@ -1,0 +1,98 @@
+"""The planner shootout: every planner on every problem and budget, judged by one event model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from slackswap.evaluate.budget import Budget, parse_budget
+from slackswap.evaluate.results import Result, Row
+from slackswap.models.event_model import peak_bytes, simulate
+from slackswap.models.problem import Problem
+from slackswap.planners import Infeasibility, Outcome, Planner, PlannerFunction, Status, as_planner, run_planner
+
+
+def shootout(
+    problems: Iterable[Problem],
+    budgets: Sequence[Budget | str],
+    planners: Sequence[Planner | PlannerFunction],
+    *,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    announce: Callable[[Problem, str, Planner], None] | None = None,
+) -> Iterator[list[Result]]:
+    """Yield the results of one (problem, budget) at a time, a result per planner, as soon as they are there.
+
+    Parameters
+    ----------
+    budgets : fractions of the peak or bytes, such as ``"0.5"``, ``"50%"``, ``"8GiB"``
+    planners : planner objects, or functions ``(problem, budget_bytes) -> Plan | Schedule | Outcome | None``
+    announce : called before each planner runs
+    """
+    ready = [as_planner(planner) for planner in planners]
+    limits = [parse_budget(budget) if isinstance(budget, str) else budget for budget in budgets]
+    for problem in problems:
+        peak = peak_bytes(problem)
+        for budget in limits:
+            results = []
+            for planner in ready:
+                if announce is not None:
+                    announce(problem, budget.text, planner)
+                budget_bytes = budget.bytes_of(peak)
+                outcome = run_planner(planner, problem, budget_bytes, seed=seed, time_limit_s=time_limit_s)
+                results.append(judge(problem, budget_bytes, peak, planner, outcome))
+            yield with_gaps(results)
+
+
+def judge(problem: Problem, budget_bytes: int, peak: int, planner: Planner, outcome: Outcome) -> Result:
+    """Score an outcome: every number of its row but the planning effort comes from the event model."""
+    row = Row(
+        problem=problem.name,
+        budget_bytes=budget_bytes,
+        budget_fraction=budget_bytes / peak if peak else 0.0,
+        planner=planner.name,
+        status=outcome.status.value,
+        ideal_s=problem.ideal_s,
+        planning_s=outcome.seconds,
+        evaluations=outcome.evaluations,
+        lower_bound_s=outcome.lower_bound_s,
+        seed=outcome.seed,
+    )
+    if outcome.plan is None:
+        return Result(row, outcome, None, outcome.infeasibility)
+    score = simulate(problem, outcome.plan, budget_bytes, policy=planner.policy)
+    if not score.fits:  # planners claim, the event model judges
+        row = msgspec.structs.replace(row, status=Status.INFEASIBLE.value)
+        return Result(row, outcome, score, Infeasibility(score.failed_step or "", score.missing_bytes))
+    measured = {column: getattr(score, column) for column in MEASURED}
+    return Result(msgspec.structs.replace(row, **measured), outcome, score, None)
+
+
+MEASURED = (
+    *("step_s", "throughput", "recompute_s", "forward_stall_s", "backward_stall_s", "d2h_bytes", "h2d_bytes"),
+    *("peak_bytes", "keep_bytes", "swap_bytes", "recompute_bytes"),
+)
+
+
+def with_gaps(results: Sequence[Result]) -> list[Result]:
+    """Give every row of one (problem, budget) the best lower bound that any planner certified, and its gap to it."""
+    bounds = [result.row.lower_bound_s for result in results if result.row.lower_bound_s is not None]
+    if not bounds:
+        return list(results)
+    bound_s = max(bounds)
+    return [
+        Result(
+            msgspec.structs.replace(result.row, lower_bound_s=bound_s, gap=_gap(result.row.step_s, bound_s)),
+            result.outcome,
+            result.score,
+            result.infeasibility,
+        )
+        for result in results
+    ]
+
+
+def _gap(step_s: float | None, bound_s: float) -> float | None:
+    if step_s is None or bound_s <= 0:
+        return None
+    return step_s / bound_s - 1.0

@@ -1,0 +1,57 @@
+"""From what a user names, a workload, a problem file or trace files, to problems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
+from slackswap.hardware.input_error import InputError
+from slackswap.models.input_file import read_input_bytes
+from slackswap.models.problem import Problem
+from slackswap.models.problem_file import looks_like_problem, read_problem
+from slackswap.models.traces import import_traces
+from slackswap.models.traces.recorded import RECORDED
+from slackswap.models.workloads import WORKLOADS
+
+# What runs when nothing is named: the paper's workloads and the recorded trace that ships with the project.
+DEFAULT_SOURCES = (*WORKLOADS, *RECORDED)
+
+
+def load_source(source: str, hardware: str | None = None) -> Problem:
+    """Return the problem that `source` names.
+
+    Parameters
+    ----------
+    source : name of a workload or recorded trace, path of a problem file, or paths of trace files joined by ``+``
+    hardware : catalog name or path of a TOML file; None means the default
+        Workloads are built for it; for traces and problem files it only sets the link, which problem files have already.
+
+    Raises
+    ------
+    InputError
+        No such name or file, or the file is refused.
+    """
+    chosen = load_hardware(hardware or DEFAULT_HARDWARE)
+    if source in WORKLOADS:
+        return WORKLOADS[source].build(chosen)
+    if source in RECORDED:
+        return import_traces(RECORDED[source].paths, link=chosen.link)
+    paths = _paths(source)
+    if len(paths) == 1 and looks_like_problem(read_input_bytes(paths[0])):
+        problem = read_problem(paths[0])
+        return problem.with_link(chosen.link) if hardware else problem
+    return import_traces(paths, link=chosen.link)
+
+
+def _paths(source: str) -> list[Path]:
+    if Path(source).exists():
+        return [Path(source)]  # a name may hold a plus sign of its own
+    paths = [Path(part) for part in source.split("+") if part]
+    if not paths:
+        raise InputError("names nothing", source="SOURCE")
+    for path in paths:
+        if not path.exists():
+            raise InputError(
+                f"is no file, and no workload: {', '.join(DEFAULT_SOURCES)} come with the project", source=str(path)
+            )
+    return paths

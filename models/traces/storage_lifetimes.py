@@ -1,0 +1,140 @@
+"""Storages of an execution trace: when each was born, which operators read it, and how large it is.
+
+Storage ids are addresses, so an id names many storages one after the other. A call whose output storage is not among
+its inputs starts a new lifetime, unless the current one was started by a call around it (parents list their outputs
+first). That must be decided on entry to the parent: kernels allocate without a recorded ``aten::empty``, so the leaves
+alone attribute reads to storages that are long gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slackswap.models.traces.execution_trace import Iteration, Node
+
+# Read or change what describes a tensor, never its elements.
+_METADATA_CALLS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"),
+        *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros"),
+        *("detach_", "record_stream", "requires_grad_", "resize_", "resize_as_", "result_type", "set_"),
+    )
+)
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """One storage from its birth to its last use.
+
+    Attributes
+    ----------
+    creator : id of the call that it was born in; 0 if it existed before the trace
+    operator : index of the operator that it was born in; None if it existed before or was born outside of both passes
+    bytes : the furthest byte that any use reaches
+    readers, writers : operators that read it or change it in place, in order of execution, the creator included
+    detachers : operators that made a view of it outside of the autograd graph; ``AccumulateGrad`` keeps a gradient so
+    last_call_end : id of the last call inside the last use, for peaks within one operator
+    """
+
+    creator: int
+    operator: int | None
+    device: str
+    bytes: int = 0
+    readers: list[int] = field(default_factory=list)
+    writers: list[int] = field(default_factory=list)
+    detachers: list[int] = field(default_factory=list)
+    last_call_end: int = 0
+
+    @property
+    def later_users(self) -> tuple[int, ...]:
+        """Operators after the creator that read or change it, ascending."""
+        return tuple(
+            sorted({user for user in self.readers + self.writers if self.operator is not None and user > self.operator})
+        )
+
+
+def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime]:
+    """Walk the calls in order and return every storage lifetime, in order of birth.
+
+    Parameters
+    ----------
+    nodes : all calls of the trace, in order of id
+    iteration : the operators that births and uses are attributed to
+    """
+    thread_of = {node.id: node.thread for node in nodes}
+    last_inside = _last_inside(nodes)
+    current: dict[int, Lifetime] = {}
+    lifetimes: list[Lifetime] = []
+
+    def started(storage: int, creator: int, operator: int | None, device: str) -> Lifetime:
+        lifetimes.append(Lifetime(creator, operator, device))
+        current[storage] = lifetimes[-1]
+        return lifetimes[-1]
+
+    def created_around(node: Node, lifetime: Lifetime | None) -> bool:
+        # Ids are pre-order: what lies inside a call has an id between its own and the last one inside of it.
+        if lifetime is None or not lifetime.creator:
+            return False
+        inside = lifetime.creator < node.id <= last_inside[lifetime.creator]
+        return inside and thread_of[lifetime.creator] == node.thread
+
+    for node in nodes:
+        operator = iteration.operator_of.get(node.id)
+        entered = {use.storage for use in node.inputs}
+        reads, writes = reads_inputs(node), changes_inputs(node)
+        for use in node.inputs:
+            lifetime = current.get(use.storage) or started(use.storage, 0, None, use.device)
+            lifetime.bytes = max(lifetime.bytes, use.bytes)
+            if operator is not None and reads:
+                _note(lifetime.readers, operator)
+                lifetime.last_call_end = max(lifetime.last_call_end, last_inside[node.id])
+            elif operator is not None and node.name == "aten::detach":
+                _note(lifetime.detachers, operator)
+        for use in node.outputs:
+            if use.storage not in entered and not created_around(node, current.get(use.storage)):
+                started(use.storage, node.id, operator, use.device)
+            lifetime = current[use.storage]
+            lifetime.bytes = max(lifetime.bytes, use.bytes)
+            lifetime.last_call_end = max(lifetime.last_call_end, last_inside[node.id])
+            if operator is not None and writes and use.storage in entered:
+                _note(lifetime.writers, operator)
+    return lifetimes
+
+
+def changes_inputs(node: Node) -> bool:
+    """Whether a call writes an argument in place: its schema marks one with ``!``, or its name ends in ``_``."""
+    if node.name in _METADATA_CALLS:
+        return False
+    return "!" in node.schema if node.schema else node.name.endswith("_")
+
+
+def reads_inputs(node: Node) -> bool:
+    """Whether a call reads the elements of its inputs: views and calls that only look at shapes do not.
+
+    A schema that returns an alias is a view; so is a call that changes nothing and returns only what it was given.
+    Where such a call does copy (``reshape``, ``contiguous``, ``to``), the copy is a call of its own inside it.
+    """
+    if node.name in _METADATA_CALLS:
+        return False
+    if changes_inputs(node):
+        return True
+    if "(" in node.schema.partition("->")[2].replace("(Tensor", "", 1):
+        return False
+    given = {use.storage for use in node.inputs}
+    return not node.outputs or any(use.storage not in given for use in node.outputs)
+
+
+def _last_inside(nodes: Sequence[Node]) -> dict[int, int]:
+    """Map each call to the id of the last call inside it."""
+    last = {node.id: node.id for node in nodes}
+    for node in reversed(nodes):
+        if node.parent in last:
+            last[node.parent] = max(last[node.parent], last[node.id])
+    return last
+
+
+def _note(operators: list[int], operator: int) -> None:
+    if not operators or operators[-1] != operator:
+        operators.append(operator)

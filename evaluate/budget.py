@@ -49,7 +49,9 @@ def parse_budget(text: str) -> Budget:
         return Budget(text.strip(), number * UNITS_BYTES[_unit_name(unit)], is_fraction=False)
     fraction = number / 100 if unit == "%" else number
     if fraction > MAX_FRACTION:
-        raise InputError(f"'{text}' is more than {MAX_FRACTION} peaks: for bytes add a unit, as in {text}B", source="--budget")
+        raise InputError(
+            f"'{text}' is more than {MAX_FRACTION} peaks: for bytes add a unit, as in {text}B", source="--budget"
+        )
     return Budget(text.strip(), fraction, is_fraction=True)
 
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 NO_PLAN_FITS, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 HARDWARE = click.option("--hardware", metavar="NAME|FILE", help="GPU and link: a catalog name or a TOML file.")
-SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of randomized planners.")
+SEED = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of randomized planners."
+)
 TIME_LIMIT = click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
@@ -68,7 +70,9 @@ def cli() -> None:
 @click.option("--planner", default="all", show_default=True, metavar="NAME,...", help="Planners, comma-separated.")
 @TIME_LIMIT
 @SEED
-@click.option("--json", "json_path", metavar="FILE|-", help="Write the rows as JSON lines; - is stdout, without tables.")
+@click.option(
+    "--json", "json_path", metavar="FILE|-", help="Write the rows as JSON lines; - is stdout, without tables."
+)
 @click.option("--csv", "csv_path", metavar="FILE|-", help="Write the rows as CSV; - is stdout, without tables.")
 def shootout(
     sources: tuple[str, ...],
@@ -137,7 +141,13 @@ def _print_tables(results: list[Result]) -> None:
 @SEED
 @click.option("-o", "--output", metavar="FILE", help="Write the plan here.")
 def plan(
-    source: str, hardware: str | None, planner: str, budget: str, time_limit: float | None, seed: int, output: str | None
+    source: str,
+    hardware: str | None,
+    planner: str,
+    budget: str,
+    time_limit: float | None,
+    seed: int,
+    output: str | None,
 ) -> None:
     """Plan one SOURCE within one budget; write the plan with -o."""
     from slackswap.evaluate.budget import parse_budgets
@@ -149,7 +159,9 @@ def plan(
 
     planners, budgets = find_planners(planner), parse_budgets(budget)
     if len(planners) != 1 or len(budgets) != 1:
-        raise InputError("`plan` takes one planner and one budget; `shootout` compares several", source="--planner, --budget")
+        raise InputError(
+            "`plan` takes one planner and one budget; `shootout` compares several", source="--planner, --budget"
+        )
     problem = load_source(source, hardware)
     (result,) = next(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit))
     _print_tables([result])
@@ -164,8 +176,12 @@ def plan(
 @click.argument("source")
 @click.argument("plan_file", metavar="PLAN.JSON")
 @HARDWARE
-@click.option("--policy", default=None, metavar="NAME", help="Runtime policy; by default the one of the plan's planner.")
-@click.option("--json", "json_path", metavar="FILE|-", help="Write the row as a JSON line; - is stdout, without the table.")
+@click.option(
+    "--policy", default=None, metavar="NAME", help="Runtime policy; by default the one of the plan's planner."
+)
+@click.option(
+    "--json", "json_path", metavar="FILE|-", help="Write the row as a JSON line; - is stdout, without the table."
+)
 def score(source: str, plan_file: str, hardware: str | None, policy: str | None, json_path: str | None) -> None:
     """Score a plan file on the SOURCE that it was made for."""
     from slackswap.evaluate.report import score_stored_plan

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from slackswap.evaluate.results import Result
 from slackswap.evaluate.shootout import judge
+from slackswap.evaluate.sources import named_sources
+from slackswap.hardware import catalog
 from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import POLICIES, peak_bytes
 from slackswap.models.link_budget import link_budget
 from slackswap.models.plan_file import PlannerRecord, read_plan
 from slackswap.models.problem import Problem
-from slackswap.planners import FunctionPlanner, Outcome, Status, registry
+from slackswap.planners import Outcome, Status, Supports, registry
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -52,14 +57,27 @@ def describe_problem(problem: Problem) -> tuple[Table, list[str]]:
     rebuildable = int((problem.saved & problem.rebuildable).sum())
     table = Table(title=problem.name, title_justify="left", title_style="bold", show_header=False)
     facts = [
-        ("operators", f"{problem.n_operators}: {problem.n_forward} forward, {problem.n_operators - problem.n_forward} backward"),
+        (
+            "operators",
+            f"{problem.n_operators}: {problem.n_forward} forward, {problem.n_operators - problem.n_forward} backward",
+        ),
         ("T_F, T_B", f"{problem.forward_s * 1e3:.3f} ms, {problem.backward_s * 1e3:.3f} ms"),
         ("ideal step", f"{problem.ideal_s * 1e3:.3f} ms"),
         ("tensors", f"{problem.n_tensors}: {saved} saved, {rebuildable} of them with a rebuild"),
         ("A, saved activations", f"{problem.saved_bytes / 1e9:.4f} GB"),
         ("P, keep-everything peak", f"{peak_bytes(problem) / 1e9:.4f} GB"),
-        ("I, intensity", "unknown: no FLOPs" if budget.intensity is None else f"{budget.intensity:.0f} FLOP/B"),
-        ("beta, machine balance", "unknown: no FLOPs" if budget.balance is None else f"{budget.balance:.0f} FLOP/B"),
+        (
+            "I, intensity",
+            "unknown: no FLOPs"
+            if budget.intensity_flops_per_byte is None
+            else f"{budget.intensity_flops_per_byte:.0f} FLOP/B",
+        ),
+        (
+            "beta, machine balance",
+            "unknown: no FLOPs"
+            if budget.balance_flops_per_byte is None
+            else f"{budget.balance_flops_per_byte:.0f} FLOP/B",
+        ),
         ("f, hideable fraction", f"{budget.hideable_fraction:.1%}"),
         ("link", f"{problem.link.d2h_bytes_per_s / 1e9:g} GB/s out, {problem.link.h2d_bytes_per_s / 1e9:g} GB/s in"),
     ]
@@ -79,7 +97,10 @@ def _remarks(problem: Problem, key: str, heading: str) -> list[str]:
 def stored_planner(result: Result) -> PlannerRecord:
     """Return what a plan file says of the planner that made it."""
     return PlannerRecord(
-        name=result.row.planner, version=metadata.version("slackswap"), seed=result.row.seed, seconds=result.row.planning_s
+        name=result.row.planner,
+        version=metadata.version("slackswap"),
+        seed=result.row.seed,
+        seconds=result.row.planning_s,
     )
 
 
@@ -97,9 +118,7 @@ def score_stored_plan(problem: Problem, path: str, policy: str | None) -> Result
     known = registry().get(stored.planner.name)
     runs_under = policy or (known.policy if known else "default")
     planner = _StoredPlanner(stored.planner.name, runs_under)
-    outcome = Outcome(
-        Status.FEASIBLE, stored.plan, seconds=stored.planner.seconds or 0.0, seed=stored.planner.seed
-    )
+    outcome = Outcome(Status.FEASIBLE, stored.plan, seconds=stored.planner.seconds or 0.0, seed=stored.planner.seed)
     return judge(problem, stored.budget_bytes, peak_bytes(problem), planner, outcome)
 
 
@@ -130,8 +149,7 @@ def _planners() -> tuple[list[str], list[list[str]]]:
 
 
 def _workloads() -> tuple[list[str], list[list[str]]]:
-    named: Mapping[str, Workload[Any] | RecordedTrace] = {**WORKLOADS, **RECORDED}
-    return ["workload", "what it is"], [[name, entry.description] for name, entry in named.items()]
+    return ["workload", "what it is"], [[name, description] for name, description in named_sources().items()]
 
 
 def _hardware() -> tuple[list[str], list[list[str]]]:

@@ -86,7 +86,9 @@ def table(rows: Sequence[Row]) -> Table:
         begins = i == 0 or rows[i - 1].budget_bytes != row.budget_bytes
         if begins and i:
             shown.add_section()
-        shown.add_row(f"{row.budget_fraction:.1%} {row.budget_bytes / 1e9:.2f} GB" if begins else "", *_cells(row, rows))
+        shown.add_row(
+            f"{row.budget_fraction:.1%} {row.budget_bytes / 1e9:.2f} GB" if begins else "", *_cells(row, rows)
+        )
     return shown
 
 

@@ -10,11 +10,11 @@ from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import Problem
 from slackswap.models.problem_file import looks_like_problem, read_problem
 from slackswap.models.traces import import_traces
-from slackswap.models.traces.recorded import RECORDED
+from slackswap.models.traces.recorded import SMALL_GPT, SMALL_GPT_DESCRIPTION, recorded_trace_paths
 from slackswap.models.workloads import WORKLOADS
 
 # What runs when nothing is named: the paper's workloads and the recorded trace that ships with the project.
-DEFAULT_SOURCES = (*WORKLOADS, *RECORDED)
+DEFAULT_SOURCES = (*WORKLOADS, SMALL_GPT)
 
 
 def load_source(source: str, hardware: str | None = None) -> Problem:
@@ -34,13 +34,18 @@ def load_source(source: str, hardware: str | None = None) -> Problem:
     chosen = load_hardware(hardware or DEFAULT_HARDWARE)
     if source in WORKLOADS:
         return WORKLOADS[source].build(chosen)
-    if source in RECORDED:
-        return import_traces(RECORDED[source].paths, link=chosen.link)
+    if source == SMALL_GPT:
+        return import_traces(recorded_trace_paths(), link=chosen.link)
     paths = _paths(source)
     if len(paths) == 1 and looks_like_problem(read_input_bytes(paths[0])):
         problem = read_problem(paths[0])
         return problem.with_link(chosen.link) if hardware else problem
     return import_traces(paths, link=chosen.link)
+
+
+def named_sources() -> dict[str, str]:
+    """Return what can be named without a file, with one line on each."""
+    return {**{name: workload.description for name, workload in WORKLOADS.items()}, SMALL_GPT: SMALL_GPT_DESCRIPTION}
 
 
 def _paths(source: str) -> list[Path]:

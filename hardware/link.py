@@ -40,4 +40,6 @@ class Link:
         if not 0 < self.duplex_factor <= 1:
             raise InputError(f"lies in (0, 1], not {self.duplex_factor}", place="duplex_factor")
         if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
-            raise InputError(f"a latency is a finite number of seconds, at least 0, not {self.latency_s}", place="latency_s")
+            raise InputError(
+                f"a latency is a finite number of seconds, at least 0, not {self.latency_s}", place="latency_s"
+            )

@@ -30,8 +30,9 @@ def write_atomically(path: Path | str, content: bytes) -> None:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101 - mkstemp's 0600 would surprise whoever shares the file
         os.replace(temporary, target)  # noqa: PTH105 - both ends are plain strings here
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL byte
         if temporary:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        raise InputError(f"cannot be written: {(error.strerror or str(error)).lower()}", source=str(path)) from None
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"cannot be written: {reason.lower()}", source=str(path)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import zlib
 from pathlib import Path
 
@@ -30,9 +31,12 @@ def read_input_bytes(path: Path | str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     """
     source = str(path)
     try:
+        _refuse_endless(Path(path))
         raw = Path(path).read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read: {(error.strerror or str(error)).lower()}", source=source) from None
+    except InputError:
+        raise
     except ValueError as error:  # a path with a NUL byte
         raise InputError(f"is not a path: {error}", source=source) from None
     if raw.startswith(GIT_LFS_POINTER):
@@ -43,6 +47,13 @@ def read_input_bytes(path: Path | str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     if not content.strip():
         raise InputError("is empty", source=source)
     return content
+
+
+def _refuse_endless(path: Path) -> None:
+    """Refuse what is no regular file: a pipe or a device might have no end."""
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError("is a pipe or a device: save what it gives to a file", source=str(path))
 
 
 def _gunzip(raw: bytes, source: str, limit_bytes: int) -> bytes:

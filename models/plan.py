@@ -68,7 +68,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     decisions = plan.decisions
     if decisions.shape != (problem.n_tensors,):
         raise InputError(
-            f"a plan for '{problem.name}' has {problem.n_tensors} decisions, this one has {decisions.size}", place="decisions"
+            f"a plan for '{problem.name}' has {problem.n_tensors} decisions, this one has {decisions.size}",
+            place="decisions",
         )
     unknown = (decisions < KEEP) | (decisions > RECOMPUTE)
     unsaved = (decisions != KEEP) & ~problem.saved

@@ -331,12 +331,17 @@ def _check_operators(operators: Sequence[Operator]) -> int:
             raise InputError(f"is 'forward' or 'backward', not '{operator.phase}'", place=f"{at}.phase")
         if operator.phase == "forward":
             if n_forward != i:
-                raise InputError("a forward operator stands after a backward one: all forward, then all backward", place=f"{at}.phase")
+                raise InputError(
+                    "a forward operator stands after a backward one: all forward, then all backward",
+                    place=f"{at}.phase",
+                )
             n_forward += 1
         _check_duration(operator.duration_s, f"{at}.duration_s")
         _check_size(operator.workspace_bytes, f"{at}.workspace_bytes")
         if i and operator.layer < operators[i - 1].layer:
-            raise InputError(f"layers never decrease: {operator.layer} stands after {operators[i - 1].layer}", place=f"{at}.layer")
+            raise InputError(
+                f"layers never decrease: {operator.layer} stands after {operators[i - 1].layer}", place=f"{at}.layer"
+            )
         _check_int(operator.layer, f"{at}.layer")
         if operator.kind not in KINDS:
             raise InputError(f"'{operator.kind}' is not a kind: use one of {', '.join(KINDS)}", place=f"{at}.kind")
@@ -352,7 +357,9 @@ def _check_tensors(tensors: Sequence[Tensor], operators: Sequence[Operator]) -> 
         _check_size(tensor.bytes, f"{at}.bytes")
         total_bytes += tensor.bytes + (tensor.rebuild.workspace_bytes if tensor.rebuild else 0)
         if not 0 <= tensor.producer < len(operators):
-            raise InputError(f"operator {tensor.producer} does not exist: there are {len(operators)}", place=f"{at}.producer")
+            raise InputError(
+                f"operator {tensor.producer} does not exist: there are {len(operators)}", place=f"{at}.producer"
+            )
         if t and tensor.producer < tensors[t - 1].producer:
             raise InputError(
                 f"tensors stand in order of production: producer {tensor.producer} comes after {tensors[t - 1].producer}",
@@ -377,7 +384,9 @@ def _check_readers(tensor: Tensor, n_operators: int, at: str) -> None:
             raise InputError(f"operator {reader} does not exist: there are {n_operators}", place=place)
         if reader <= before:
             what = "the producer" if before == tensor.producer else "the reader before it"
-            raise InputError(f"readers ascend and come after the producer: {reader} is not after {what}, {before}", place=place)
+            raise InputError(
+                f"readers ascend and come after the producer: {reader} is not after {what}, {before}", place=place
+            )
         before = reader
 
 
@@ -422,7 +431,7 @@ def _ints(values: Sequence[int]) -> IntArray:
 
 
 def _floats(values: Sequence[float]) -> FloatArray:
-    return _frozen(np.array(values, dtype=np.float64))
+    return _frozen(np.array(values, dtype=np.float64) + 0.0)  # -0.0 becomes 0.0: equal problems hash equally
 
 
 def _frozen(array: Array) -> Array:

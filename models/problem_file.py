@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,11 @@ from slackswap.hardware.link import Link
 from slackswap.models.atomic_file import write_atomically
 from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import Operator, Problem, Tensor
+from slackswap.models.strict_json import BYTE_ORDER_MARK, decode_record
 
 FORMAT = "slackswap-problem/1"
 MAX_UNPACKED_BYTES = 1 << 30
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SNIFFED_BYTES = 4096
-# msgspec calls JSON truncated, or the next escape wrong, where the second half of a surrogate pair is missing.
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-
-
-class _Header(msgspec.Struct):
-    """The one key that says whether the others can be understood."""
-
-    format: str
 
 
 class _Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,8 +38,6 @@ class _ProblemFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: dict[str, Any] = {}
 
 
-_HEADER_DECODER = msgspec.json.Decoder(_Header)
-_DECODER = msgspec.json.Decoder(_ProblemFile)
 # Sorts the keys of metadata; the keys of a record keep the order of its fields.
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -83,7 +71,7 @@ def write_problem(problem: Problem, path: Path | str) -> None:
 
 def looks_like_problem(content: bytes) -> bool:
     """Whether unpacked content is meant as a problem file: a JSON object with the format's name in its first 4 KiB."""
-    start = content[:_SNIFFED_BYTES].removeprefix(_BYTE_ORDER_MARK)
+    start = content[:_SNIFFED_BYTES].removeprefix(BYTE_ORDER_MARK)
     return start.lstrip().startswith(b"{") and b'"slackswap-problem/' in start
 
 
@@ -96,7 +84,7 @@ def problem_from_json(content: bytes, source: str = "") -> Problem:
         With `source`, the JSON path and the rule.
     """
     try:
-        file = _decode(content.removeprefix(_BYTE_ORDER_MARK))
+        file = decode_record(content, _ProblemFile, FORMAT)
         return Problem.from_records(file.name, file.operators, file.tensors, _checked_link(file.link), file.metadata)
     except InputError as error:
         raise error.within(source) from None
@@ -130,64 +118,6 @@ def problem_sha256(problem: Problem) -> str:
     Metadata does not enter, so that a note about the source does not invalidate plans.
     """
     return hashlib.sha256(problem_to_json(replace(problem, metadata={}))).hexdigest()
-
-
-def _decode(content: bytes) -> _ProblemFile:
-    try:
-        header = _HEADER_DECODER.decode(content)
-        if header.format != FORMAT:
-            raise InputError(f"is '{FORMAT}' in files of this version, not '{header.format}'", place="$.format")
-        file = _DECODER.decode(content)
-        _refuse_repeated_keys(content.decode())
-    except msgspec.DecodeError as error:
-        raise _decoding_error(error, content) from None
-    except RecursionError:
-        raise InputError("nests too deep for a problem", place="$") from None
-    return file
-
-
-def _decoding_error(error: msgspec.DecodeError, content: bytes) -> InputError:
-    """Split msgspec's message into the rule and the JSON path."""
-    message, at, place = str(error).rpartition(" - at `")
-    rule, place = (message, place.rstrip("`")) if at else (place, "$")
-    if not isinstance(error, msgspec.ValidationError):
-        place = ""  # malformed JSON: the message holds the byte offset
-        if re.search("truncated|hex escape|surrogate", rule) and _LONE_SURROGATE.search(content):
-            rule = "JSON is malformed: half a surrogate pair is not a character"
-    # An acronym keeps its capitals.
-    return InputError(rule if rule.startswith("JSON") else rule[:1].lower() + rule[1:], place=place)
-
-
-def _refuse_repeated_keys(text: str) -> None:
-    """Refuse a key that stands twice in one object: msgspec would take the last without a word."""
-    repeated = False
-
-    def look(pairs: list[tuple[str, object]]) -> None:
-        nonlocal repeated
-        repeated = repeated or len({key for key, _ in pairs}) < len(pairs)
-
-    # Numbers are left as text: they were checked, and long ones are slow to convert.
-    json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str, strict=False)
-    if repeated:
-        raise InputError("this key stands twice in one object", place=next(_places_of_repeated_keys(text)))
-
-
-def _places_of_repeated_keys(text: str) -> Iterator[str]:
-    # Objects become tuples of pairs, arrays stay lists.
-    stack: list[tuple[str, Any]] = [("$", json.loads(text, object_pairs_hook=tuple, parse_int=str, strict=False))]
-    while stack:
-        place, value = stack.pop()
-        if isinstance(value, list):
-            stack.extend((f"{place}[{i}]", child) for i, child in enumerate(value))
-        if not isinstance(value, tuple):
-            continue
-        seen = set()
-        for key, child in value:
-            child_place = f"{place}.{key}" if key.isidentifier() else f"{place}[{json.dumps(key)}]"
-            if key in seen:
-                yield child_place
-            seen.add(key)
-            stack.append((child_place, child))
 
 
 def _checked_link(link: _Link) -> Link:

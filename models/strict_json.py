@@ -13,8 +13,8 @@ from slackswap.hardware.input_error import InputError
 
 Record = TypeVar("Record")
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# msgspec calls JSON truncated where the second half of a surrogate pair is missing.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# msgspec calls JSON truncated, or the next escape wrong, where the second half of a surrogate pair is missing.
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 
 
@@ -39,7 +39,7 @@ def decode_record(content: bytes, record: type[Record], format_name: str) -> Rec
         Malformed JSON (with the byte offset), another format, an unknown, missing or repeated key, a value of a wrong
         type; the place is the JSON path.
     """
-    content = content.removeprefix(_BYTE_ORDER_MARK)
+    content = content.removeprefix(BYTE_ORDER_MARK)
     try:
         header = msgspec.json.decode(content, type=_Header)
         if header.format != format_name:
@@ -59,8 +59,8 @@ def _decoding_error(error: msgspec.DecodeError, content: bytes) -> InputError:
     rule, place = (message, place.rstrip("`")) if at else (place, "$")
     if not isinstance(error, msgspec.ValidationError):
         place = ""  # malformed JSON: the message holds the byte offset
-        if "truncated" in rule and _LONE_SURROGATE.search(content):
-            rule = "JSON is malformed: half a surrogate pair (\\ud800 to \\udfff) is not a character"
+        if re.search("truncated|hex escape|surrogate", rule) and _LONE_SURROGATE.search(content):
+            rule = "JSON is malformed: half a surrogate pair is not a character"
     # An acronym keeps its capitals.
     return InputError(rule if rule.startswith("JSON") else rule[:1].lower() + rule[1:], place=place)
 

@@ -32,6 +32,4 @@ class Keep:
             return Outcome(
                 Status.OPTIMAL, plan, lower_bound_s=problem.ideal_s, claimed_step_s=score.step_s, evaluations=1
             )
-        return infeasible(
-            problem, plan, budget_bytes, score=score, smallest_feasible_bytes=peak_bytes(problem)
-        )
+        return infeasible(problem, plan, budget_bytes, score=score, smallest_feasible_bytes=peak_bytes(problem))

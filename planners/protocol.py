@@ -169,7 +169,9 @@ def as_planner(planner: Planner | PlannerFunction) -> Planner:
         return planner
     if callable(planner):
         return FunctionPlanner(planner)
-    raise InputError(f"{type(planner).__name__} is not a planner: pass an object with `plan`, or a function", place="planner")
+    raise InputError(
+        f"{type(planner).__name__} is not a planner: pass an object with `plan`, or a function", place="planner"
+    )
 
 
 def run_planner(

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from slackswap.models.event_model import Score, peak_bytes, simulate
+from slackswap.models.event_model import Score, Timeline, peak_bytes, simulate
 from slackswap.models.event_model.buffers import buffers_of
 from slackswap.models.event_model.kernel import lower_decisions
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan
@@ -221,19 +221,23 @@ class _Repair:
 
     def learn(self, decisions: Decisions, score: Score) -> bool:
         """Change the next round by what this one showed; return whether there is anything to change."""
-        changed = self._blame_prefetches(decisions, score)
+        lanes = score.timeline
+        if lanes is None:
+            return False
+        changed = self._blame_prefetches(decisions, lanes)
         if score.forward_stall_s > 0:  # offloads lag behind the allocations that wait for them
-            self.guard += max(0.01, score.forward_stall_s / max(self.problem.forward_s, 1e-12))
+            share = score.forward_stall_s / self.problem.forward_s if self.problem.forward_s > 0 else 1.0
+            self.guard += max(0.01, share)
             changed = True
-        if not score.fits:
+        # The profile knows nothing of prefetch buffers: where they, or the transients at the turn from the forward to the
+        # backward pass, make compute wait for memory, the profile has to stay further below the budget.
+        if not score.fits or lanes.memory_wait_s[self.problem.n_forward :].any():
             self.shrink = max(0.01, 2 * self.shrink)
             changed = True
         return changed
 
-    def _blame_prefetches(self, decisions: Decisions, score: Score) -> bool:
-        lanes = score.timeline
-        if lanes is None:
-            return False
+    def _blame_prefetches(self, decisions: Decisions, lanes: Timeline) -> bool:
+        """Recompute a tensor whose prefetch held up compute if that costs less than the wait, else swap it no more."""
         wait_s = np.zeros(self.problem.n_tensors)
         waited = lanes.awaited >= 0
         np.add.at(wait_s, lanes.awaited[waited], lanes.input_wait_s[waited])

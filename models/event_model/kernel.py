@@ -282,9 +282,12 @@ def run_schedule(
         # Rule 10: what ended has been processed; now a D2H copy, the next step, an H2D copy.
         if phase[D2H] == IDLE:
             _start_offload(problem, schedule, scratch, log)
-        if policy == DEFAULT and integers[RUNNING] == 0:
-            if _run_undisturbed(problem, schedule, budget_bytes, scratch, log):
-                continue
+        if (
+            policy == DEFAULT
+            and integers[RUNNING] == 0
+            and _run_undisturbed(problem, schedule, budget_bytes, scratch, log)
+        ):
+            continue
         if integers[RUNNING] == 0:
             _try_step(problem, schedule, budget_bytes, policy, scratch, log)
         if phase[H2D] == IDLE:
@@ -701,9 +704,7 @@ def _change_rate(problem: ProblemColumns, engine: int, factor: float, at_s: floa
 
 
 @compiled_part
-def _count_wait(
-    problem: ProblemColumns, schedule: ScheduleColumns, wait_s: float, scratch: Scratch, log: Log
-) -> None:
+def _count_wait(problem: ProblemColumns, schedule: ScheduleColumns, wait_s: float, scratch: Scratch, log: Log) -> None:
     """Rule 8: a wait before the end of the forward pass is forward stall, after it backward stall."""
     k = scratch.integers[STEP]
     scratch.floats[FORWARD_STALL if k < scratch.integers[FORWARD_STEPS] else BACKWARD_STALL] += wait_s

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import MAX_TOTAL_BYTES
 from slackswap.models.traces.trace_content import decode, decode_list

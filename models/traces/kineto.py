@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+
 from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.execution_trace import EVALUATE_FUNCTION
 from slackswap.models.traces.trace_content import decode, decode_list

@@ -19,7 +19,7 @@ _SNIFFED_BYTES = 1 << 16
 _NODE = re.compile(r"node([0-9]{1,9}) -- (.*)")
 _EDGE = re.compile(r"\s*node([0-9]{1,9}) -- node([0-9]{1,9})\s*")
 _COLUMNS = re.compile(
-    r"forward_compute_time=([^,]*), backward_compute_time=([^,]*), activation_size=(\[[^\]]*\]|[^,]*), "
+    r"forward_compute_time=([^,]*), backward_compute_time=([^,]*), activation_size=(\[[^\[\],]*\]|[^\[\],]*), "
     r"parameter_size=([^,]*?)(?: -- stage_id=[0-9]{1,9})?"
 )
 _FIRST_COLUMN = " -- forward_compute_time="

@@ -17,7 +17,7 @@ from slackswap.models.traces.kineto import KinetoTrace, read_kineto
 from slackswap.models.traces.operator_times import measure
 from slackswap.models.traces.storage_lifetimes import find_lifetimes
 from slackswap.models.traces.trace_content import TraceKind, read_trace, recognise
-from slackswap.models.traces.trace_link import TraceLink, link_traces
+from slackswap.models.traces.trace_link import TraceLink, check_nesting, link_traces
 from slackswap.models.traces.traced_problem import CPU, build_records, compute_device
 
 _PAIR = 2
@@ -56,6 +56,7 @@ def import_pytorch(paths: Sequence[Path | str], *, link: Link, name: str = "") -
             f"holds no kernels, but the model ran on {device}: record with ProfilerActivity.CUDA", source=kineto_path
         )
     trace_link = link_traces(nodes, kineto)
+    check_nesting(nodes, iteration, trace_link, trace_path)
     times = measure(iteration, trace_link, kineto, on_device=device != CPU, source=kineto_path)
     records = build_records(nodes, iteration, lifetimes, device, times)
     metadata: dict[str, Any] = {

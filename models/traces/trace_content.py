@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+
 from slackswap.hardware.input_error import InputError
 from slackswap.models.input_file import DEFAULT_LIMIT_BYTES, read_input_bytes
 

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 
-from slackswap.models.traces.execution_trace import STEP_MARKER, Node
+from slackswap.hardware.input_error import InputError
+from slackswap.models.traces.execution_trace import EVALUATE_FUNCTION, STEP_MARKER, Iteration, Node
 from slackswap.models.traces.kineto import CpuOperator, KinetoTrace, Thread
 
 # Integer-microsecond traces round a child's end past its parent's.
@@ -56,6 +57,31 @@ def link_traces(nodes: Sequence[Node], kineto: KinetoTrace) -> TraceLink:
     shown = f" (sequence numbers differ by {offset})" if offset else ""
     method = f"No record function ids: call trees aligned by name where sequence numbers fit{shown}."
     return TraceLink(_align(nodes, kineto.operators, offset), len(calls), method)
+
+
+def check_nesting(nodes: Sequence[Node], iteration: Iteration, link: TraceLink, source: str) -> None:
+    """Refuse an execution trace whose call tree is broken, since times and storages would go to the wrong operator.
+
+    The recorder does not see an exception leave a call: everything after it is nested too deeply. That happens in
+    every checkpointed block that stops its recomputation early.
+
+    Raises
+    ------
+    InputError
+        An engine call lies inside an operator, but did not run during it.
+    """
+    for node in nodes:
+        operator = iteration.operator_of.get(node.id)
+        if operator is None or not node.name.startswith(EVALUATE_FUNCTION):
+            continue
+        inner = link.event_of.get(node.id)
+        outer = link.event_of.get(iteration.operators[operator].node.id)
+        if inner and outer and inner.start_us > outer.end_us + _ROUNDING_US:
+            raise InputError(
+                f"its call tree is broken: node {node.id} did not run during the operator that it lies in;"
+                " with activation checkpointing, record under torch.utils.checkpoint.set_checkpoint_early_stop(False)",
+                source=source,
+            )
 
 
 def _by_record_function(calls: Sequence[Node], operators: Sequence[CpuOperator]) -> dict[int, CpuOperator] | None:

@@ -15,6 +15,7 @@ import simpy
 from models.reference_lowering import Step, check_decisions, first_backward_use, last_use, lower
 from models.reference_policies import Barriers, Policy
 from simpy.events import Process, ProcessGenerator
+
 from slackswap.models.problem import Problem
 
 PolicyName = Literal["default", "barriers"]

@@ -113,9 +113,7 @@ def test_a_problem_needs_an_operator() -> None:
 
 @given(problems())
 def test_records_and_columns_say_the_same(problem: Problem) -> None:
-    again = Problem.from_records(
-        problem.name, problem.operators(), problem.tensors(), problem.link, problem.metadata
-    )
+    again = Problem.from_records(problem.name, problem.operators(), problem.tensors(), problem.link, problem.metadata)
     assert columns(again) == columns(problem)
 
 
@@ -174,8 +172,8 @@ def test_graph_holds_every_column(problem: Problem) -> None:
     assert networkx.is_directed_acyclic_graph(graph)
     assert graph.number_of_nodes() == problem.n_operators + problem.n_tensors
     edges: dict[str, set[tuple[int, int]]] = {"writes": set(), "reads": set(), "rebuilds": set()}
-    for (_, source), (_, target), role in graph.edges(data="role"):
-        edges[role].add((source, target))
+    for (_, source), (_, target), attributes in graph.edges(data=True):
+        edges[attributes["role"]].add((source, target))
     tensors = range(problem.n_tensors)
     assert edges["writes"] == {(int(problem.producer[t]), t) for t in tensors}
     assert edges["reads"] == {(t, int(i)) for t in tensors for i in problem.readers_of(t)}

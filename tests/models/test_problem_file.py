@@ -62,7 +62,12 @@ a0, a1 = ("tensors", 0), ("tensors", 1)
 # What is changed in two_layers | the value | the place | the rule
 RULES: list[tuple[tuple[str | int, ...], object, str, str]] = [
     # The object and its keys.
-    (("format",), "slackswap-problem/2", "$.format", "is 'slackswap-problem/1' in files of this version, not 'slackswap-problem/2'"),
+    (
+        ("format",),
+        "slackswap-problem/2",
+        "$.format",
+        "is 'slackswap-problem/1' in files of this version, not 'slackswap-problem/2'",
+    ),
     (("format",), DELETE, "$", "object missing required field `format`"),
     (("format",), 1, "$.format", "expected `str`, got `int`"),
     (("name",), DELETE, "$", "object missing required field `name`"),
@@ -76,7 +81,12 @@ RULES: list[tuple[tuple[str | int, ...], object, str, str]] = [
     # Operators.
     ((*f1, "duration_s"), "fast", "$.operators[1].duration_s", "expected `float`, got `str`"),
     ((*f1, "duration_s"), True, "$.operators[1].duration_s", "expected `float`, got `bool`"),
-    ((*f1, "duration_s"), -1e-9, "$.operators[1].duration_s", "a duration is a finite number of seconds, at least 0, not -1e-09"),
+    (
+        (*f1, "duration_s"),
+        -1e-9,
+        "$.operators[1].duration_s",
+        "a duration is a finite number of seconds, at least 0, not -1e-09",
+    ),
     ((*f1, "duration_s"), 2e12, "$.operators[1].duration_s", "a duration is at most 1e+12 s, not 2000000000000.0"),
     ((*f1, "duration_s"), DELETE, "$.operators[1]", "object missing required field `duration_s`"),
     ((*f1, "flops"), 3, "$.operators[1]", "object contains unknown field `flops`"),
@@ -87,7 +97,12 @@ RULES: list[tuple[tuple[str | int, ...], object, str, str]] = [
         "$.operators[1].phase",
         "a forward operator stands after a backward one: all forward, then all backward",
     ),
-    ((*f1, "workspace_bytes"), -1, "$.operators[1].workspace_bytes", f"a size is a whole number of bytes from 0 to {1 << 60}, not -1"),
+    (
+        (*f1, "workspace_bytes"),
+        -1,
+        "$.operators[1].workspace_bytes",
+        f"a size is a whole number of bytes from 0 to {1 << 60}, not -1",
+    ),
     ((*f1, "workspace_bytes"), 1.0, "$.operators[1].workspace_bytes", "expected `int`, got `float`"),
     ((*f1, "workspace_bytes"), False, "$.operators[1].workspace_bytes", "expected `int`, got `bool`"),
     ((*b1, "layer"), 0, "$.operators[2].layer", "layers never decrease: 0 stands after 1"),
@@ -95,16 +110,31 @@ RULES: list[tuple[tuple[str | int, ...], object, str, str]] = [
     ((*f0, "kind"), "matmul", "$.operators[0].kind", f"'matmul' is not a kind: use one of {', '.join(KINDS)}"),
     # Tensors.
     ((*a0, "bytes"), -1, "$.tensors[0].bytes", f"a size is a whole number of bytes from 0 to {1 << 60}, not -1"),
-    ((*a0, "bytes"), 1 << 70, "$.tensors[0].bytes", f"a size is a whole number of bytes from 0 to {1 << 60}, not {1 << 70}"),
+    (
+        (*a0, "bytes"),
+        1 << 70,
+        "$.tensors[0].bytes",
+        f"a size is a whole number of bytes from 0 to {1 << 60}, not {1 << 70}",
+    ),
     ((*a0, "bytes"), 1 << 60, "$.tensors", f"tensors and workspaces add up to more than {MAX_TOTAL_BYTES} bytes"),
     ((*a0, "producer"), 4, "$.tensors[0].producer", "operator 4 does not exist: there are 4"),
     ((*a0, "producer"), -1, "$.tensors[0].producer", "operator -1 does not exist: there are 4"),
     ((*a1, "producer"), 1 << 70, "$.tensors[1].producer", f"operator {1 << 70} does not exist: there are 4"),
-    ((*a0, "producer"), 2, "$.tensors[0].readers[0]", "readers ascend and come after the producer: 1 is not after the producer, 2"),
+    (
+        (*a0, "producer"),
+        2,
+        "$.tensors[0].readers[0]",
+        "readers ascend and come after the producer: 1 is not after the producer, 2",
+    ),
     ((*a1, "producer"), -1, "$.tensors[1].producer", "operator -1 does not exist: there are 4"),
     ((*a0, "readers"), [1, 4], "$.tensors[0].readers[1]", "operator 4 does not exist: there are 4"),
     ((*a0, "readers"), [-1], "$.tensors[0].readers[0]", "operator -1 does not exist: there are 4"),
-    ((*a0, "readers"), [0], "$.tensors[0].readers[0]", "readers ascend and come after the producer: 0 is not after the producer, 0"),
+    (
+        (*a0, "readers"),
+        [0],
+        "$.tensors[0].readers[0]",
+        "readers ascend and come after the producer: 0 is not after the producer, 0",
+    ),
     (
         (*a0, "readers"),
         [3, 1],
@@ -202,7 +232,7 @@ TEXTS: list[tuple[str, str, str, str]] = [
     ('"metadata": {}', '"metadata": {"a":{"b c":1,"b c":2}}', '$.metadata.a["b c"]', "this key stands twice"),
     ('"metadata": {}', '"metadata": {"a":[0,{"b":1,"b":1}]}', "$.metadata.a[1].b", "this key stands twice"),
     ('"metadata": {}', '"metadata": {},"metadata":{}', "$.metadata", "this key stands twice in one object"),
-    ('"metadata": {}', '"metadata": {"a":' + "[" * 100_000 + "]" * 100_000 + "}", "$", "nests too deep for a problem"),
+    ('"metadata": {}', '"metadata": {"a":' + "[" * 100_000 + "]" * 100_000 + "}", "$", "nests too deep for slackswap-problem/1"),
     ('"metadata": {}', '"metadata": {"a":1e999}', "$.metadata[...]", "number out of range"),
     ('"metadata": {}\n}', '"metadata": {}\n} {}', "", "JSON is malformed: trailing characters"),
     ('"metadata": {}\n}', '"metadata": {}', "", "input data was truncated"),
@@ -364,7 +394,8 @@ def test_a_large_problem_reads_in_well_under_a_second() -> None:
     n, m = 17_000, 7_700
     operators = [Operator(f"op.{i}", "forward" if i < n // 2 else "backward", i * MS, MB, i, "gemm") for i in range(n)]
     tensors = [
-        Tensor(f"t.{t}", t * MB, t, (t + 1, n - 1 - t), t // 20, Rebuild(1 * MS, (t - 1,) if t else ())) for t in range(m)
+        Tensor(f"t.{t}", t * MB, t, (t + 1, n - 1 - t), t // 20, Rebuild(1 * MS, (t - 1,) if t else ()))
+        for t in range(m)
     ]
     content = problem_to_json(Problem.from_records("large", operators, tensors, PLAIN_LINK))
     start = time.perf_counter()

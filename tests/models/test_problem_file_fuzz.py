@@ -1,4 +1,4 @@
-"""Damaged problem files: each is refused with an `InputError` or is a valid problem; nothing else escapes, nothing hangs."""
+"""Damaged problem files: refused with an `InputError`, or a valid problem; nothing else escapes, nothing hangs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def at(document: Any, path: tuple[str | int, ...]) -> Any:
 
 @st.composite
 def mutated_documents(draw: st.DrawFn) -> Any:
-    """Return the tree of a valid problem with one to three values replaced, removed, doubled or overwritten by another."""
+    """Return the tree of a valid problem after one to three changes."""
     document: Any = json.loads(problem_to_json(draw(problems(max_forward=3))))
     for _ in range(draw(st.integers(1, 3))):
         paths = list(places(document))
@@ -110,7 +110,9 @@ def test_replaced_bytes(data: st.DataObject) -> None:
     content = bytearray(problem_to_json(chain(2)))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(content) - 1))
-        piece = data.draw(st.binary(max_size=3) | st.sampled_from([b'"', b"{", b"}", b"[", b"]", b",", b"-", b"\\", b"e9"]))
+        piece = data.draw(
+            st.binary(max_size=3) | st.sampled_from([b'"', b"{", b"}", b"[", b"]", b",", b"-", b"\\", b"e9"])
+        )
         content[at : at + data.draw(st.integers(0, 3))] = piece
     refused_or_valid(bytes(content))
 

@@ -1,0 +1,76 @@
+# README's two commands: `make shootout` and `make test`. Both set up what they need, with Python 3.11+ and make alone.
+
+PYTHON ?= python3
+# What runs the product as a user has it; what runs its tests, on the built wheel; the same with PyTorch.
+VENV := .venv
+TEST_VENV := .venv-test
+TORCH_VENV := .venv-torch
+TORCH := torch==2.13.0
+PACKAGES := -p slackswap.hardware -p slackswap.models -p slackswap.planners -p slackswap.evaluate
+SOURCES := $(shell find hardware models planners evaluate -type f -not -path '*/__pycache__/*')
+PIP_QUIET := --quiet --disable-pip-version-check
+# The tests see the installed wheel, never the folders beside them.
+PYTEST := -m pytest -p no:cacheprovider
+
+.PHONY: help shootout test test-torch lint types tests benchmarks record clean
+
+help:
+	@echo "make shootout     set up, run the planner shootout on the built-in inputs"
+	@echo "make test         set up, build and install the wheel, lint, check types, run the tests"
+	@echo "make test-torch   the tests that need PyTorch (installs $(TORCH))"
+	@echo "make benchmarks   timings, as ratios in one run"
+	@echo "make record       record the small GPT trace again (installs $(TORCH))"
+	@echo "make clean        remove environments, builds and caches"
+
+shootout: $(VENV)/.installed
+	$(VENV)/bin/slackswap shootout
+
+$(VENV)/.installed: pyproject.toml $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install $(PIP_QUIET) .
+	@touch $@
+
+test: lint types tests
+
+lint: $(TEST_VENV)/.installed
+	$(TEST_VENV)/bin/ruff check .
+	$(TEST_VENV)/bin/ruff format --check .
+
+types: $(TEST_VENV)/.installed
+	$(TEST_VENV)/bin/mypy $(PACKAGES)
+	MYPYPATH=tests $(TEST_VENV)/bin/mypy tests benchmarks notebooks
+
+tests: $(TEST_VENV)/.installed
+	$(TEST_VENV)/bin/python $(PYTEST) -n auto -m "not torch"
+
+$(TEST_VENV)/.requirements: pyproject.toml
+	$(PYTHON) -m venv $(TEST_VENV)
+	$(TEST_VENV)/bin/pip install $(PIP_QUIET) ".[dev]"
+	@touch $@
+
+$(TEST_VENV)/.installed: $(TEST_VENV)/.requirements $(SOURCES) README.md
+	rm -rf dist
+	$(TEST_VENV)/bin/python -m build --outdir dist . > dist.log 2>&1 || { cat dist.log; exit 1; }
+	@rm -f dist.log
+	$(TEST_VENV)/bin/pip install $(PIP_QUIET) --force-reinstall --no-deps dist/*.whl
+	@touch $@
+
+test-torch: $(TORCH_VENV)/.installed
+	$(TORCH_VENV)/bin/python $(PYTEST) -m torch
+
+$(TORCH_VENV)/.installed: $(TEST_VENV)/.installed
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/pip install $(PIP_QUIET) $(TORCH) "$$(ls dist/*.whl)[dev]"
+	$(TORCH_VENV)/bin/pip install $(PIP_QUIET) --force-reinstall --no-deps dist/*.whl
+	@touch $@
+
+benchmarks: $(TEST_VENV)/.installed
+	$(TEST_VENV)/bin/python benchmarks/event_model_speed.py
+	$(TEST_VENV)/bin/python benchmarks/planning_time.py
+
+record: $(TORCH_VENV)/.installed
+	$(TORCH_VENV)/bin/python models/traces/recorded/record_small_gpt.py
+
+clean:
+	rm -rf $(VENV) $(TEST_VENV) $(TORCH_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

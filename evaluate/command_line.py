@@ -66,7 +66,7 @@ def cli() -> None:
 @cli.command()
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @HARDWARE
-@click.option("--budget", default="0.5,0.3", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
+@click.option("--budget", default="0.7,0.5,0.3", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
 @click.option("--planner", default="all", show_default=True, metavar="NAME,...", help="Planners, comma-separated.")
 @TIME_LIMIT
 @SEED

@@ -40,7 +40,7 @@ def explain_infeasibility(results: Iterable[Result]) -> Iterator[str]:
         why = result.infeasibility
         if why is None:
             continue
-        line = f"{result.row.planner} at {result.row.budget_bytes / 1e9:.3f} GB: no plan fits"
+        line = f"{result.row.planner} at {result.row.budget_bytes:,} bytes: no plan fits"
         if why.operator:
             line += f"; operator '{why.operator}' lacks {why.missing_bytes:,} bytes"
         if why.smallest_feasible_bytes is not None:

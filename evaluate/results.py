@@ -87,9 +87,14 @@ def table(rows: Sequence[Row]) -> Table:
         if begins and i:
             shown.add_section()
         shown.add_row(
-            f"{row.budget_fraction:.1%} {row.budget_bytes / 1e9:.2f} GB" if begins else "", *_cells(row, rows)
+            f"{row.budget_fraction:.1%} {gigabytes(row.budget_bytes)} GB" if begins else "", *_cells(row, rows)
         )
     return shown
+
+
+def gigabytes(n_bytes: int) -> str:
+    """Return GB (10^9 bytes) with two decimals, four below one GB."""
+    return f"{n_bytes / 1e9:.{2 if n_bytes >= 1e9 else 4}f}"
 
 
 def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
@@ -105,7 +110,7 @@ def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
         f"[bold]{row.throughput:.2%}[/bold]" if best else f"{row.throughput:.2%}",
         f"{row.step_s * 1e3:.2f}",
         *(f"{seconds / row.ideal_s:.3f}" if row.ideal_s > 0 else "-" for seconds in multiples),
-        f"{(row.d2h_bytes or 0) / 1e9:.2f}",
-        f"{(row.peak_bytes or 0) / 1e9:.2f}",
+        gigabytes(row.d2h_bytes or 0),
+        gigabytes(row.peak_bytes or 0),
         planning_ms,
     ]

@@ -10,7 +10,7 @@ from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import Problem
 from slackswap.models.problem_file import looks_like_problem, read_problem
 from slackswap.models.traces import import_traces
-from slackswap.models.traces.recorded import SMALL_GPT, SMALL_GPT_DESCRIPTION, recorded_trace_paths
+from slackswap.models.traces.recorded import SMALL_GPT, recorded_trace_paths
 from slackswap.models.workloads import WORKLOADS
 
 # What runs when nothing is named: the paper's workloads and the recorded trace that ships with the project.
@@ -45,7 +45,9 @@ def load_source(source: str, hardware: str | None = None) -> Problem:
 
 def named_sources() -> dict[str, str]:
     """Return what can be named without a file, with one line on each."""
-    return {**{name: workload.description for name, workload in WORKLOADS.items()}, SMALL_GPT: SMALL_GPT_DESCRIPTION}
+    names = {name: workload.description for name, workload in WORKLOADS.items()}
+    names[SMALL_GPT] = "recorded trace: one training step of a small GPT on a CPU, by torch's profiler"
+    return names
 
 
 def _paths(source: str) -> list[Path]:

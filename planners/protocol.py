@@ -17,6 +17,7 @@ from slackswap.models.event_model import Score, simulate
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule
+from slackswap.planners.warm_up import warm_up
 
 
 class Status(StrEnum):
@@ -182,8 +183,9 @@ def run_planner(
     seed: int = 0,
     time_limit_s: float | None = None,
 ) -> Outcome:
-    """Run one planner on one problem and budget, timed, with its own generator seeded by `seed`."""
+    """Run one planner on one problem and budget, timed after compilation, with its own generator seeded by `seed`."""
     ready = as_planner(planner)
+    warm_up()
     began_s = time.perf_counter()
     outcome = ready.plan(problem, int(budget_bytes), rng=np.random.default_rng(seed), time_limit_s=time_limit_s)
     seconds = time.perf_counter() - began_s

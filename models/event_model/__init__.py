@@ -22,10 +22,11 @@ temporaries. The rules, as the code cites them:
 10. At one instant (ends less than 1 ns apart): the step's end, the copies' ends, a D2H start, the next step, an H2D start.
 11. The iteration ends with its last step. A copy's bytes count when it starts.
 
-Policy ``barriers`` (vDNN): a layer is a run of neighbouring operators with one layer number; a rebuild is a layer of its
-own. A layer begins only when every copy under way at the end of the layer before it has ended. In the backward pass its own
-missing inputs are fetched first; while it runs only the inputs of the closest later layer that misses some are fetched,
-all under the admission of rule 6.
+Policy ``barriers`` (vDNN): a layer is a run of neighbouring operators of one pass with one layer number; a rebuild is a
+layer of its own. A layer begins only when every copy under way at the end of the layer before it has ended. In the backward
+pass its own missing inputs are fetched first, until nothing is under way and the next of them cannot be admitted; while it
+runs, only its own inputs and those of the closest later layer that misses some when it begins are fetched, all under the
+admission of rule 6.
 """
 
 from slackswap.models.event_model.score import Score, ScoreTable, Timeline

@@ -130,7 +130,8 @@ class Log(NamedTuple):
 # Scratch.integers
 USED, PEAK, STEP, RUNNING, FORWARD_STEPS, LOWEST, HIGHEST = 0, 1, 2, 3, 4, 5, 6
 NEXT_OFFLOAD, BARRIER_D2H, BARRIER_H2D, TARGET_LAST, FAILED, MISSING = 7, 8, 9, 10, 11, 12
-D2H_BYTES, H2D_BYTES, COPIES, SAMPLES, N_WAITING, EARLIEST_FETCH, N_INTEGERS = 13, 14, 15, 16, 17, 18, 19
+D2H_BYTES, H2D_BYTES, COPIES, SAMPLES, N_WAITING, EARLIEST_FETCH, FETCHES_FIRST = 13, 14, 15, 16, 17, 18, 19
+N_INTEGERS = 20
 # Scratch.floats
 NOW, STEP_END, RECOMPUTE_S, FORWARD_STALL, BACKWARD_STALL, NEXT_EVENT, N_FLOATS = 0, 1, 2, 3, 4, 5, 6
 # engines and their phases; an engine in its latency moves no bytes, an empty copy never does
@@ -293,6 +294,8 @@ def run_schedule(
         if phase[H2D] == IDLE:
             _admit_prefetch(problem, schedule, budget_bytes, policy, scratch, log)
         if integers[RUNNING] == 0 and phase[D2H] == IDLE and phase[H2D] == IDLE:
+            if policy == BARRIERS and _stops_fetching_first(schedule, scratch):
+                continue
             if not _evict(problem, schedule, scratch, log):
                 _fail(problem, schedule, budget_bytes, scratch)
                 return
@@ -309,7 +312,8 @@ def _reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scra
     scratch.phase[:] = IDLE
     scratch.integers[FAILED] = NO_ENTRY
     scratch.integers[HIGHEST] = NO_ENTRY
-    scratch.integers[TARGET_LAST] = schedule.count[0]
+    scratch.integers[TARGET_LAST] = NO_ENTRY
+    scratch.integers[FETCHES_FIRST] = 1
     scratch.integers[EARLIEST_FETCH] = schedule.count[0]
     for t in range(problem.producer.size):
         scratch.on_device[t] = 1  # a legal schedule reads nothing before it is there; only what leaves can be missing
@@ -423,12 +427,12 @@ def _log_memory(scratch: Scratch, log: Log, at_s: float, used_bytes: int) -> Non
 
 @compiled_part
 def _find_layers(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
-    """Last step of each step's layer: neighbouring operators of one layer; a rebuild is a layer of its own."""
+    """Last step of each step's layer: neighbouring operators of one pass and layer; a rebuild is a layer of its own."""
     n_operators, n_steps = problem.duration_s.size, schedule.count[0]
     for k in range(n_steps - 1, -1, -1):
         step = schedule.steps[k]
         scratch.layer_last[k] = k
-        if k + 1 < n_steps and step < n_operators:
+        if k + 1 < n_steps and step < n_operators and k + 1 != scratch.integers[FORWARD_STEPS]:
             after = schedule.steps[k + 1]
             if after < n_operators and problem.layer[after] == problem.layer[step]:
                 scratch.layer_last[k] = scratch.layer_last[k + 1]
@@ -502,7 +506,7 @@ def _try_step(
 ) -> None:
     """Rule 1: start the step if its inputs are on the device and its allocation fits."""
     integers, k = scratch.integers, scratch.integers[STEP]
-    if policy == BARRIERS and _held_by_barrier(problem, schedule, budget_bytes, scratch):
+    if policy == BARRIERS and _held_by_barrier(schedule, scratch):
         return
     if integers[USED] + scratch.step_bytes[k] > budget_bytes:
         return
@@ -558,14 +562,15 @@ def _use(n_bytes: int, scratch: Scratch, log: Log) -> None:
 
 
 @compiled_part
-def _head(schedule: ScheduleColumns, scratch: Scratch) -> int:
-    """Rule 6: the waiting prefetch with the earliest deadline that may start by now."""
+def _head(schedule: ScheduleColumns, policy: int, scratch: Scratch) -> int:
+    """Rule 6: the waiting prefetch with the earliest deadline that may start by now, and that the policy allows."""
     e, n_prefetches = scratch.integers[LOWEST], schedule.count[2]
     while e < n_prefetches and scratch.entry_state[e] != WAITING:
         e += 1
     scratch.integers[LOWEST] = e
     while e < n_prefetches:
-        if scratch.entry_state[e] == WAITING and schedule.prefetch_after[e] < scratch.integers[STEP]:
+        may_start = scratch.entry_state[e] == WAITING and schedule.prefetch_after[e] < scratch.integers[STEP]
+        if may_start and (policy == DEFAULT or _allowed_by_barrier(schedule, e, scratch)):
             return e
         e += 1
     return NO_ENTRY
@@ -590,10 +595,8 @@ def _admit_prefetch(
 ) -> None:
     if scratch.integers[LOWEST] >= schedule.count[2]:
         return
-    e = _head(schedule, scratch)
+    e = _head(schedule, policy, scratch)
     if e == NO_ENTRY or not _fits(problem, schedule, budget_bytes, e, scratch):
-        return
-    if policy == BARRIERS and not _allowed_by_barrier(schedule, e, scratch):
         return
     t = schedule.prefetch_tensor[e]
     scratch.entry_state[e] = PLANNED
@@ -764,9 +767,7 @@ def _end_copy(problem: ProblemColumns, schedule: ScheduleColumns, engine: int, s
         scratch.integers[HIGHEST] = max(scratch.integers[HIGHEST], e)
 
 
-# Policy `barriers` (vDNN). A layer begins only when every copy that was under way when the layer before it ended has
-# ended. In the backward pass the layer's own missing inputs are fetched before it begins; while it runs, only the inputs
-# of the closest later layer that misses some are fetched.
+# Policy `barriers` (vDNN): what the package's docstring says under its name.
 
 
 @compiled_part
@@ -775,44 +776,49 @@ def _begins_layer(scratch: Scratch, k: int) -> bool:
 
 
 @compiled_part
-def _held_by_barrier(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, scratch: Scratch) -> bool:
+def _held_by_barrier(schedule: ScheduleColumns, scratch: Scratch) -> bool:
+    """Whether the layer that begins with this step waits, for copies of the layer before or for its own inputs."""
     integers, k = scratch.integers, scratch.integers[STEP]
     if not _begins_layer(scratch, k):
         return False
     if integers[BARRIER_D2H] != IDLE or integers[BARRIER_H2D] != IDLE:
         return True
-    if k < integers[FORWARD_STEPS]:
+    if k < integers[FORWARD_STEPS] or integers[FETCHES_FIRST] == 0:
         return False
-    if scratch.phase[H2D] != IDLE:
+    if scratch.phase[H2D] != IDLE and schedule.prefetch_deadline[scratch.cargo[H2D]] <= scratch.layer_last[k]:
         return True
-    e = _head(schedule, scratch)
-    if e == NO_ENTRY or schedule.prefetch_deadline[e] > scratch.layer_last[k]:
-        return False
-    return _fits(problem, schedule, budget_bytes, e, scratch)
+    e = _head(schedule, BARRIERS, scratch)
+    return e != NO_ENTRY and schedule.prefetch_deadline[e] <= scratch.layer_last[k]
+
+
+@compiled_part
+def _stops_fetching_first(schedule: ScheduleColumns, scratch: Scratch) -> bool:
+    """Nothing is under way or admissible: the layer no longer waits for its inputs. Return whether it did."""
+    held = _held_by_barrier(schedule, scratch)
+    scratch.integers[FETCHES_FIRST] = 0
+    return held
 
 
 @compiled_part
 def _choose_target(schedule: ScheduleColumns, scratch: Scratch, k: int) -> None:
     """The layer whose inputs are fetched while the layer of step k runs: the closest one that misses some."""
-    e = _head(schedule, scratch)
-    while e != NO_ENTRY and e < schedule.count[2]:
-        waits = scratch.entry_state[e] == WAITING
-        if waits and schedule.prefetch_deadline[e] > scratch.layer_last[k]:
-            scratch.integers[TARGET_LAST] = scratch.layer_last[schedule.prefetch_deadline[e]]
-            return
-        e += 1
+    scratch.integers[FETCHES_FIRST] = 1
     scratch.integers[TARGET_LAST] = NO_ENTRY
+    for e in range(scratch.integers[LOWEST], schedule.count[2]):
+        deadline = schedule.prefetch_deadline[e]
+        if scratch.entry_state[e] == WAITING and deadline > scratch.layer_last[k]:
+            scratch.integers[TARGET_LAST] = scratch.layer_last[deadline]
+            return
 
 
 @compiled_part
 def _allowed_by_barrier(schedule: ScheduleColumns, e: int, scratch: Scratch) -> bool:
+    """Whether a tensor is fetched now: for the layer at hand or, once that has begun, for the one chosen."""
     k, deadline = scratch.integers[STEP], schedule.prefetch_deadline[e]
-    if k < scratch.integers[FORWARD_STEPS]:
+    if k < scratch.integers[FORWARD_STEPS] or deadline <= scratch.layer_last[k]:
         return True
-    if deadline <= scratch.layer_last[k]:
-        return True
-    within_layer = scratch.integers[RUNNING] == 1 or not _begins_layer(scratch, k)
-    return within_layer and deadline <= scratch.integers[TARGET_LAST]
+    begun = scratch.integers[RUNNING] == 1 or not _begins_layer(scratch, k)
+    return begun and scratch.layer_last[deadline] == scratch.integers[TARGET_LAST]
 
 
 @compiled_entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
 from pathlib import Path
@@ -99,7 +100,7 @@ def damage(trace: Any, data: st.DataObject, all_places: list[Place]) -> None:
     if data.draw(st.booleans()):
         del parent[last]
     else:
-        parent[last] = data.draw(scraps)
+        parent[last] = copy.deepcopy(data.draw(scraps))  # a later damage may change it
 
 
 def refused_or_valid(contents: list[bytes]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from models.reference_event_model import Interval, PolicyName, ReferenceScore, reference_score
-from models.reference_policies import layers
+from reference_event_model import Interval, PolicyName, ReferenceScore, reference_score
+from reference_policies import layers
 from shared_data import shared_file
 
 from slackswap.hardware.input_error import InputError
@@ -335,7 +335,7 @@ def test_barriers_stop_waiting_for_inputs_that_cannot_be_fetched() -> None:
 def test_rebuild_is_a_layer_of_its_own() -> None:
     operators = [step("f0", 1, layer=0), step("f1", 1, layer=0), step("b1", 1, layer=1), step("b0", 1, layer=1)]
     tensors = [saved("t0", 1, 0, (1, 3), Rebuild(MS))]
-    assert layers(score(operators, tensors, "R", 9).steps) == [0, 0, 1, 2, 3]
+    assert layers(score(operators, tensors, "R", 9).steps, n_forward=2) == [0, 0, 1, 2, 3]
 
 
 # ---- the shared conformance file ----------------------------------------------------------------------------------

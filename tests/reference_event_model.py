@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import simpy
-from models.reference_lowering import Step, check_decisions, first_backward_use, last_use, lower
-from models.reference_policies import Barriers, Policy
+from reference_lowering import Step, check_decisions, first_backward_use, last_use, lower
+from reference_policies import Barriers, Policy
 from simpy.events import Process, ProcessGenerator
 
 from slackswap.models.problem import Problem

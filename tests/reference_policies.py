@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from models.reference_lowering import Step
+from reference_lowering import Step
 from simpy.events import Process
 
 if TYPE_CHECKING:
-    from models.reference_event_model import Iteration
+    from reference_event_model import Iteration
 
 
 class Policy:
@@ -42,7 +42,7 @@ class Barriers(Policy):
 
     def __init__(self, iteration: Iteration) -> None:
         super().__init__(iteration)
-        self.layer = layers(iteration.steps)
+        self.layer = layers(iteration.steps, iteration.n_forward)
         self.overlapping: list[Process | None] = []  # copies in flight when the previous layer ended
         self.fetches_first = True  # until the layer starts, or nothing of it can be fetched any more
         self.fetched_layer: int | None = None  # whose tensors may be fetched while the current layer runs
@@ -65,8 +65,9 @@ class Barriers(Policy):
 
     def may_fetch(self, tensor: int) -> bool:
         run = self.iteration
-        layer = self.fetched_layer if run.compute.busy else self.layer[run.place]
-        return self.layer[run.deadline[tensor]] == layer
+        layer = self.layer[run.deadline[tensor]]
+        begun = run.compute.busy or not self._first_of_layer(run.place)
+        return layer == self.layer[run.place] or (begun and layer == self.fetched_layer)
 
     def stops_waiting(self) -> bool:
         stops = self.holds_compute()
@@ -85,10 +86,10 @@ class Barriers(Policy):
             self.overlapping = [engine.job for engine in (self.iteration.d2h, self.iteration.h2d) if engine.busy]
 
 
-def layers(steps: tuple[Step, ...]) -> list[int]:
-    """Number the layers: runs of steps with the same layer; a rebuild is a layer of its own and splits."""
+def layers(steps: tuple[Step, ...], n_forward: int) -> list[int]:
+    """Number the layers: runs of steps of one pass with the same layer; a rebuild is a layer of its own and splits."""
     numbers = [0]
-    for before, step in itertools.pairwise(steps):
-        same = step.layer is not None and step.layer == before.layer
+    for place, (before, step) in enumerate(itertools.pairwise(steps), start=1):
+        same = step.layer is not None and step.layer == before.layer and place != n_forward
         numbers.append(numbers[-1] + (not same))
     return numbers

@@ -38,7 +38,7 @@ def _check_shape(problem: Problem, schedule: Schedule) -> Iterator[str]:
         ("prefetches: tensor", schedule.prefetch_tensor, n_tensors),
         ("prefetches: deadline", schedule.prefetch_deadline, n_steps),
     ):
-        if column.size and not (0 <= column.min() and column.max() < end):
+        if column.size and (column.min() < 0 or column.max() >= end):
             yield f"{name}: {int(column[(column < 0) | (column >= end)][0])} lies outside 0 .. {end - 1}"
 
 
@@ -71,9 +71,10 @@ def _check_copies(problem: Problem, schedule: Schedule) -> Iterator[str]:
 
 
 def _inputs(problem: Problem, code: int) -> list[int]:
-    if code < problem.n_operators:
-        return problem.reads_of(code).tolist()
-    return problem.rebuild_inputs_of(code - problem.n_operators).tolist()
+    read = (
+        problem.reads_of(code) if code < problem.n_operators else problem.rebuild_inputs_of(code - problem.n_operators)
+    )
+    return [int(t) for t in read]
 
 
 def _outputs(problem: Problem, code: int) -> list[int]:

@@ -25,7 +25,7 @@ def lower(problem: Problem, plan: Plan) -> Schedule:
     buffers = buffers_of(problem)
     columns = buffers.schedule
     lower_decisions(buffers.problem, plan.decisions, columns, buffers.scratch)
-    n_steps, n_offloads, n_prefetches = (int(count) for count in columns.count)
+    n_steps, n_offloads, n_prefetches = (int(count) for count in columns.counts)
     return Schedule(
         steps=columns.steps[:n_steps],
         drops_start=columns.drops_start[: n_steps + 1],

@@ -136,7 +136,7 @@ def _plan_of(record: _PlanRecord) -> Plan | Schedule:
 
 def _schedule_record(schedule: Schedule) -> _ScheduleRecord:
     def rows(*columns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[list[int]]:
-        return np.stack(columns, axis=1).tolist()
+        return [[int(value) for value in row] for row in zip(*columns, strict=True)]
 
     return msgspec.convert(
         {

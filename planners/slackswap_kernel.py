@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from slackswap.models.event_model.kernel import (
-    ProblemColumns,
-    ScheduleColumns,
-    Scratch,
-    compiled_entry,
-    compiled_part,
-)
+from slackswap.models.event_model.compilation import compiled_entry, compiled_part
+from slackswap.models.event_model.kernel import ProblemColumns, ScheduleColumns, Scratch
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray
 from slackswap.models.problem import BoolArray, FloatArray, IntArray
 
@@ -105,7 +100,7 @@ def memory_profile(
     first_use : (m,) out: first backward operator at which each tensor must be there, for itself or for a rebuild
     by_step : room for one number per step, and one
     """
-    n_operators, n_steps = problem.duration_s.size, schedule.count[0]
+    n_operators, n_steps = problem.duration_s.size, schedule.counts[0]
     for k in range(n_steps + 1):
         by_step[k] = 0
     free_s = 0.0
@@ -140,7 +135,7 @@ def _profile_by_operator(
     problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, by_step: IntArray, profile_bytes: IntArray
 ) -> None:
     """Add up the changes; a rebuild counts for the operator that it precedes. Leaves that operator in `scratch.bucket`."""
-    n_operators, n_steps = problem.duration_s.size, schedule.count[0]
+    n_operators, n_steps = problem.duration_s.size, schedule.counts[0]
     used_bytes, operator = 0, 0
     for i in range(n_operators):
         profile_bytes[i] = 0
@@ -203,4 +198,4 @@ def _largest(values: IntArray, first: int) -> int:
     largest = values[first]
     for i in range(first + 1, values.size):
         largest = max(largest, values[i])
-    return largest
+    return int(largest)

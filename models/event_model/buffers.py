@@ -48,9 +48,9 @@ def buffers_of(problem: Problem) -> Buffers:
 
 def schedule_columns(schedule: Schedule) -> ScheduleColumns:
     """Return the engine's view of a schedule."""
-    count = np.array([schedule.n_steps, schedule.offload_tensor.size, schedule.prefetch_tensor.size])
+    counts = np.array([schedule.n_steps, schedule.offload_tensor.size, schedule.prefetch_tensor.size])
     return ScheduleColumns(
-        count,
+        counts,
         *(
             # A writable copy has the one array type that the engine is compiled for.
             np.array(column)
@@ -103,7 +103,7 @@ def _schedule_room(n_steps: int, n_tensors: int) -> ScheduleColumns:
         return np.zeros(size, np.int64)
 
     return ScheduleColumns(
-        count=room(3),
+        counts=room(3),
         steps=room(n_steps),
         drops_start=room(n_steps + 1),
         drops=room(2 * n_tensors),

@@ -10,33 +10,17 @@ that the schedule foresees: a tensor, the step by which it is read (its deadline
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from slackswap.models.event_model.compilation import compiled_entry, compiled_part
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray
 from slackswap.models.problem import FloatArray, IntArray
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT, BARRIERS = 0, 1
 INSTANT_S = 1e-9  # rule 10: ends closer than this are one instant
 UNLIMITED_BYTES = 1 << 62
-
-
-def compiled_entry(function: Function) -> Function:
-    """Compile on the first call from Python, with a cache on disk where one can be written."""
-    try:
-        return numba.njit(cache=True, _nrt=False)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder for the cache is writable: compile anew in each process
-        return numba.njit(_nrt=False)(function)  # type: ignore[no-any-return]
-
-
-def compiled_part(function: Function) -> Function:
-    """Compile for calls from compiled code only: without wrappers for Python it takes a third of the time."""
-    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True, _nrt=False)(function)  # type: ignore[no-any-return]
 
 
 class ProblemColumns(NamedTuple):
@@ -64,9 +48,9 @@ class ProblemColumns(NamedTuple):
 
 
 class ScheduleColumns(NamedTuple):
-    """A schedule in arrays that may be longer than needed; `count` holds (steps, offloads, prefetches)."""
+    """A schedule in arrays that may be longer than needed; `counts` holds (steps, offloads, prefetches)."""
 
-    count: IntArray
+    counts: IntArray
     steps: IntArray
     drops_start: IntArray
     drops: IntArray
@@ -165,7 +149,7 @@ def lower_decisions(problem: ProblemColumns, decisions: DecisionArray, out: Sche
         out.steps[n_steps] = i
         scratch.step_of[i] = n_steps
         n_steps += 1
-    out.count[0] = n_steps
+    out.counts[0] = n_steps
     _find_uses(problem, n_steps, out, scratch)
     _write_drops(problem, decisions, n_steps, out, scratch)
     _write_copies(problem, decisions, n_steps, out, scratch)
@@ -254,8 +238,8 @@ def _write_copies(
             out.offload_after[n_swapped] = problem.producer[t]
             n_swapped += 1
             scratch.bucket[scratch.first_late_step[t] + 1] += 1
-    out.count[1] = n_swapped
-    out.count[2] = n_swapped
+    out.counts[1] = n_swapped
+    out.counts[2] = n_swapped
     if n_swapped == 0:
         return
     for k in range(n_steps):
@@ -277,7 +261,7 @@ def run_schedule(
     """Simulate one iteration; results stand in `scratch.integers` and `scratch.floats`, the timeline in `log`."""
     _reset(problem, schedule, policy, scratch)
     integers, phase = scratch.integers, scratch.phase
-    n_steps = schedule.count[0]
+    n_steps = schedule.counts[0]
     _stand_at_step(problem, schedule, scratch)
     while integers[STEP] < n_steps:
         # Rule 10: what ended has been processed; now a D2H copy, the next step, an H2D copy.
@@ -305,7 +289,7 @@ def run_schedule(
 
 @compiled_part
 def _reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scratch: Scratch) -> None:
-    n_offloads, n_prefetches = schedule.count[1], schedule.count[2]
+    n_offloads, n_prefetches = schedule.counts[1], schedule.counts[2]
     scratch.integers[:] = 0
     scratch.floats[:] = 0.0
     scratch.floats[NEXT_EVENT] = np.inf
@@ -314,7 +298,7 @@ def _reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scra
     scratch.integers[HIGHEST] = NO_ENTRY
     scratch.integers[TARGET_LAST] = NO_ENTRY
     scratch.integers[FETCHES_FIRST] = 1
-    scratch.integers[EARLIEST_FETCH] = schedule.count[0]
+    scratch.integers[EARLIEST_FETCH] = schedule.counts[0]
     for t in range(problem.producer.size):
         scratch.on_device[t] = 1  # a legal schedule reads nothing before it is there; only what leaves can be missing
         scratch.on_host[t] = 0
@@ -340,7 +324,7 @@ def _reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scra
 def _measure_steps(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
     """Time, allocation and release of each step; tensors with an offload are left to the simulation."""
     n_operators = problem.duration_s.size
-    for k in range(schedule.count[0]):
+    for k in range(schedule.counts[0]):
         step = schedule.steps[k]
         if step < n_operators:
             scratch.step_s[k] = problem.duration_s[step]
@@ -360,7 +344,7 @@ def _measure_steps(problem: ProblemColumns, schedule: ScheduleColumns, scratch: 
                 frees_bytes += problem.tensor_bytes[t]
             else:
                 flags = DROPS_SWAPPED
-        if schedule.count[1] > 0:
+        if schedule.counts[1] > 0:
             tensors, first, last = _inputs(problem, schedule, k)
             for j in range(first, last):
                 if scratch.swapped[tensors[j]] == 1:
@@ -378,11 +362,11 @@ def _run_undisturbed(
     A short cut of the same rules: such steps follow each other without a wait. Return whether any ran.
     """
     integers, floats = scratch.integers, scratch.floats
-    last = schedule.count[0]
+    last = schedule.counts[0]
     if scratch.phase[H2D] == IDLE and integers[N_WAITING] > 0:
         last = min(last, integers[EARLIEST_FETCH] + 1)
     j = integers[NEXT_OFFLOAD]
-    if scratch.phase[D2H] == IDLE and j < schedule.count[1]:
+    if scratch.phase[D2H] == IDLE and j < schedule.counts[1]:
         last = min(last, schedule.offload_after[j] + 1)  # its copy starts when that step ends
     first, used_bytes, peak_bytes = integers[STEP], integers[USED], integers[PEAK]
     k = first
@@ -428,7 +412,7 @@ def _log_memory(scratch: Scratch, log: Log, at_s: float, used_bytes: int) -> Non
 @compiled_part
 def _find_layers(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
     """Last step of each step's layer: neighbouring operators of one pass and layer; a rebuild is a layer of its own."""
-    n_operators, n_steps = problem.duration_s.size, schedule.count[0]
+    n_operators, n_steps = problem.duration_s.size, schedule.counts[0]
     for k in range(n_steps - 1, -1, -1):
         step = schedule.steps[k]
         scratch.layer_last[k] = k
@@ -452,7 +436,7 @@ def _inputs(problem: ProblemColumns, schedule: ScheduleColumns, k: int) -> tuple
 def _stand_at_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch) -> None:
     """Rule 7: from the moment compute stands at a step, a tensor that it reads no longer leaves with its offload."""
     k = scratch.integers[STEP]
-    if k < schedule.count[0] and scratch.step_flags[k] & READS_SWAPPED:
+    if k < schedule.counts[0] and scratch.step_flags[k] & READS_SWAPPED:
         tensors, first, last = _inputs(problem, schedule, k)
         for j in range(first, last):
             scratch.release_waits[tensors[j]] = 0
@@ -461,7 +445,7 @@ def _stand_at_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: 
 @compiled_part
 def _start_offload(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
     """Rule 5: the next queued tensor, once it is produced."""
-    j, n_offloads = scratch.integers[NEXT_OFFLOAD], schedule.count[1]
+    j, n_offloads = scratch.integers[NEXT_OFFLOAD], schedule.counts[1]
     while j < n_offloads and scratch.offload[schedule.offload_tensor[j]] != QUEUED:
         j += 1  # cancelled by rule 7
     scratch.integers[NEXT_OFFLOAD] = j
@@ -564,14 +548,14 @@ def _use(n_bytes: int, scratch: Scratch, log: Log) -> None:
 @compiled_part
 def _head(schedule: ScheduleColumns, policy: int, scratch: Scratch) -> int:
     """Rule 6: the waiting prefetch with the earliest deadline that may start by now, and that the policy allows."""
-    e, n_prefetches = scratch.integers[LOWEST], schedule.count[2]
+    e, n_prefetches = scratch.integers[LOWEST], schedule.counts[2]
     while e < n_prefetches and scratch.entry_state[e] != WAITING:
         e += 1
     scratch.integers[LOWEST] = e
     while e < n_prefetches:
         may_start = scratch.entry_state[e] == WAITING and schedule.prefetch_after[e] < scratch.integers[STEP]
         if may_start and (policy == DEFAULT or _allowed_by_barrier(schedule, e, scratch)):
-            return e
+            return int(e)
         e += 1
     return NO_ENTRY
 
@@ -582,18 +566,18 @@ def _fits(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int,
     integers, k = scratch.integers, scratch.integers[STEP]
     need_bytes = integers[USED] + problem.tensor_bytes[schedule.prefetch_tensor[e]]
     if integers[RUNNING] == 0 and schedule.prefetch_deadline[e] == k:
-        return need_bytes <= budget_bytes
+        return bool(need_bytes <= budget_bytes)
     first = k + integers[RUNNING]
-    for ahead in range(first, min(first + 3, schedule.count[0])):
+    for ahead in range(first, min(first + 3, schedule.counts[0])):
         need_bytes += scratch.step_bytes[ahead]
-    return need_bytes <= budget_bytes
+    return bool(need_bytes <= budget_bytes)
 
 
 @compiled_part
 def _admit_prefetch(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
-    if scratch.integers[LOWEST] >= schedule.count[2]:
+    if scratch.integers[LOWEST] >= schedule.counts[2]:
         return
     e = _head(schedule, policy, scratch)
     if e == NO_ENTRY or not _fits(problem, schedule, budget_bytes, e, scratch):
@@ -804,7 +788,7 @@ def _choose_target(schedule: ScheduleColumns, scratch: Scratch, k: int) -> None:
     """The layer whose inputs are fetched while the layer of step k runs: the closest one that misses some."""
     scratch.integers[FETCHES_FIRST] = 1
     scratch.integers[TARGET_LAST] = NO_ENTRY
-    for e in range(scratch.integers[LOWEST], schedule.count[2]):
+    for e in range(scratch.integers[LOWEST], schedule.counts[2]):
         deadline = schedule.prefetch_deadline[e]
         if scratch.entry_state[e] == WAITING and deadline > scratch.layer_last[k]:
             scratch.integers[TARGET_LAST] = scratch.layer_last[deadline]

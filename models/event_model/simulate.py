@@ -147,7 +147,7 @@ def _timeline(
     policy: int,
 ) -> Timeline:
     """Run again with room for everything that the first run counted."""
-    n_steps = int(columns.count[0])
+    n_steps = int(columns.counts[0])
     n_copies = int(scratch.integers[kernel.COPIES])
     # `used` changes twice a step, at each drop of an offloaded tensor, and around each copy.
     n_samples = 2 * n_steps + int(columns.drops_start[n_steps]) + 3 * n_copies

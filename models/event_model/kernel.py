@@ -130,8 +130,8 @@ READS_SWAPPED, DROPS_SWAPPED = 1, 2
 NO_ENTRY = -1
 
 
-@compiled_entry
-def lower_decisions(problem: ProblemColumns, decisions: DecisionArray, out: ScheduleColumns, scratch: Scratch) -> None:
+@compiled_part
+def _lower(problem: ProblemColumns, decisions: DecisionArray, out: ScheduleColumns, scratch: Scratch) -> None:
     """Write the schedule of one decision per tensor into `out` (lowering, first section of the rules)."""
     n_operators, n_tensors = problem.duration_s.size, problem.producer.size
     n_forward = problem.n_forward
@@ -254,8 +254,8 @@ def _write_copies(
         out.prefetch_after[e] = problem.n_forward - 1
 
 
-@compiled_entry
-def run_schedule(
+@compiled_part
+def _run(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
     """Simulate one iteration; results stand in `scratch.integers` and `scratch.floats`, the timeline in `log`."""
@@ -577,7 +577,7 @@ def _fits(problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int,
 def _admit_prefetch(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
-    if scratch.integers[LOWEST] >= schedule.counts[2]:
+    if scratch.integers[N_WAITING] == 0 or scratch.integers[EARLIEST_FETCH] >= scratch.integers[STEP]:
         return
     e = _head(schedule, policy, scratch)
     if e == NO_ENTRY or not _fits(problem, schedule, budget_bytes, e, scratch):
@@ -806,6 +806,20 @@ def _allowed_by_barrier(schedule: ScheduleColumns, e: int, scratch: Scratch) -> 
 
 
 @compiled_entry
+def lower_decisions(problem: ProblemColumns, decisions: DecisionArray, out: ScheduleColumns, scratch: Scratch) -> None:
+    """Write the schedule of one decision per tensor into `out`."""
+    _lower(problem, decisions, out, scratch)
+
+
+@compiled_entry
+def run_schedule(
+    problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
+) -> None:
+    """Simulate one iteration; results stand in `scratch.integers` and `scratch.floats`, the timeline in `log`."""
+    _run(problem, schedule, budget_bytes, policy, scratch, log)
+
+
+@compiled_entry
 def run_batch(
     problem: ProblemColumns,
     decisions: DecisionArray,
@@ -819,8 +833,8 @@ def run_batch(
 ) -> None:
     """Lower and simulate every row of `decisions`; row i of `integers` and `floats` receives its results."""
     for i in range(decisions.shape[0]):
-        lower_decisions(problem, decisions[i], schedule, scratch)
-        run_schedule(problem, schedule, budget_bytes, policy, scratch, log)
+        _lower(problem, decisions[i], schedule, scratch)
+        _run(problem, schedule, budget_bytes, policy, scratch, log)
         for j in range(N_INTEGERS):
             integers[i, j] = scratch.integers[j]
         for j in range(N_FLOATS):

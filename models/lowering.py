@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slackswap.models.event_model.buffers import buffers_of
-from slackswap.models.event_model.kernel import lower_decisions
+from slackswap.models.event_model.kernel.iteration import lower_decisions
 from slackswap.models.plan import Plan, check_plan
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule

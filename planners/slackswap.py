@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from slackswap.models.event_model import Score, Timeline, peak_bytes, simulate
 from slackswap.models.event_model.buffers import buffers_of
-from slackswap.models.event_model.kernel import lower_decisions
+from slackswap.models.event_model.kernel.iteration import lower_decisions
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan
 from slackswap.models.problem import Problem
 from slackswap.planners.checkpoint import block_tensors, rebuildable_blocks

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slackswap.models.event_model.kernel import N_FLOATS, N_INTEGERS, Log, ProblemColumns, ScheduleColumns, Scratch
+from slackswap.models.event_model.kernel.columns import (
+    N_FLOATS,
+    N_INTEGERS,
+    Log,
+    ProblemColumns,
+    ScheduleColumns,
+    Scratch,
+)
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from functools import update_wrapper
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -14,12 +16,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _NO_ALLOCATION: dict[str, Any] = {"_nrt": False}
 _INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
-_parts_to_compile: list[FunctionType] = []
+_parts: dict[FunctionType, Any] = {}  # None until compiled
 
 
 def compiled_part(function: Function) -> Function:
-    """Mark a function for calls from compiled code of its own module only; it is compiled into its callers."""
-    _parts_to_compile.append(cast("FunctionType", function))
+    """Mark a function for calls from compiled code only; it is compiled into its callers."""
+    _parts[cast("FunctionType", function)] = None
     return function
 
 
@@ -29,7 +31,7 @@ def compiled_entry(function: Function) -> Function:
 
 
 class _Entry:
-    """Compiles its function on the first call, and the parts that this may call before."""
+    """Compiles its function on the first call, and before that the parts that it may call."""
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
@@ -45,10 +47,41 @@ class _Entry:
 def _compile(function: FunctionType) -> Callable[..., Any]:
     import numba
 
-    while _parts_to_compile:
-        part = _parts_to_compile.pop()
-        part.__globals__[part.__name__] = numba.njit(**_NO_ALLOCATION, **_INLINED)(part)
+    reached = _reachable_parts(function)
+    for part in reached:
+        _parts[part] = _parts[part] or numba.njit(**_NO_ALLOCATION, **_INLINED)(part)
+    for caller in (function, *reached):
+        _use_compiled_parts(caller.__globals__)
+    # numba's cache watches the file of the entry alone; with the sources of its parts in the name, an edit of any counts.
+    function.__qualname__ = f"{function.__name__}_{_sources_sha256(reached)[:16]}"
     try:
         return cast("Callable[..., Any]", numba.njit(cache=True, **_NO_ALLOCATION)(function))
     except RuntimeError:  # no folder for the cache is writable: compile anew in each process
         return cast("Callable[..., Any]", numba.njit(**_NO_ALLOCATION)(function))
+
+
+def _reachable_parts(function: FunctionType) -> list[FunctionType]:
+    """Parts that a function calls, directly or through others."""
+    reached: dict[FunctionType, None] = {}
+    callers = [function]
+    while callers:
+        caller = callers.pop()
+        for name in caller.__code__.co_names:
+            named = caller.__globals__.get(name)
+            part = getattr(named, "py_func", named)  # itself, or compiled for another entry before
+            if isinstance(part, FunctionType) and part in _parts and part not in reached:
+                reached[part] = None
+                callers.append(part)
+    return list(reached)
+
+
+def _use_compiled_parts(namespace: dict[str, Any]) -> None:
+    """Replace parts by their compiled form where a module names them: compiled code finds its callees there."""
+    for name, value in namespace.items():
+        if isinstance(value, FunctionType) and _parts.get(value) is not None:
+            namespace[name] = _parts[value]
+
+
+def _sources_sha256(parts: list[FunctionType]) -> str:
+    files = sorted({part.__code__.co_filename for part in parts})
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()

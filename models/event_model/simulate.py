@@ -8,15 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.event_model import kernel
 from slackswap.models.event_model.buffers import Buffers, buffers_of, new_log, new_scratch, schedule_columns
+from slackswap.models.event_model.kernel import columns as at
+from slackswap.models.event_model.kernel.iteration import lower_decisions, run_batch, run_schedule
 from slackswap.models.event_model.score import Score, ScoreTable, Timeline
 from slackswap.models.legality import check
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, check_plan
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule, step_name
 
-POLICIES = {"default": kernel.DEFAULT, "barriers": kernel.BARRIERS}
+POLICIES = {"default": at.DEFAULT, "barriers": at.BARRIERS}
 
 
 def simulate(
@@ -46,7 +47,7 @@ def simulate(
     if isinstance(plan, Plan):
         check_plan(problem, plan)
         columns, scratch = buffers.schedule, buffers.scratch
-        kernel.lower_decisions(buffers.problem, plan.decisions, columns, scratch)
+        lower_decisions(buffers.problem, plan.decisions, columns, scratch)
     else:
         reasons = check(problem, plan)
         if reasons:
@@ -54,7 +55,7 @@ def simulate(
         columns = schedule_columns(plan)
         scratch = new_scratch(problem, plan.n_steps, plan.prefetch_tensor.size)
     budget = _whole_bytes(budget_bytes)
-    kernel.run_schedule(buffers.problem, columns, budget, code, scratch, buffers.no_log)
+    run_schedule(buffers.problem, columns, budget, code, scratch, buffers.no_log)
     lanes = _timeline(problem, buffers, columns, scratch, budget, code) if timeline else None
     return _score(problem, plan, columns, scratch, lanes)
 
@@ -79,10 +80,10 @@ def simulate_many(
         raise InputError(f"plans come as a table of (plans, tensors), not in {rows.ndim} dimensions", place="decisions")
     _check_rows(problem, rows)
     buffers = buffers_of(problem)
-    integers = np.zeros((len(rows), kernel.N_INTEGERS), np.int64)
-    floats = np.zeros((len(rows), kernel.N_FLOATS))
+    integers = np.zeros((len(rows), at.N_INTEGERS), np.int64)
+    floats = np.zeros((len(rows), at.N_FLOATS))
     rows.setflags(write=False)
-    kernel.run_batch(
+    run_batch(
         buffers.problem,
         rows,
         _whole_bytes(budget_bytes),
@@ -93,17 +94,17 @@ def simulate_many(
         integers,
         floats,
     )
-    fits = integers[:, kernel.FAILED] < 0
+    fits = integers[:, at.FAILED] < 0
     return ScoreTable(
         fits=fits,
-        step_s=np.where(fits, floats[:, kernel.NOW], math.inf),
-        recompute_s=floats[:, kernel.RECOMPUTE_S],
-        forward_stall_s=floats[:, kernel.FORWARD_STALL],
-        backward_stall_s=floats[:, kernel.BACKWARD_STALL],
-        d2h_bytes=integers[:, kernel.D2H_BYTES],
-        h2d_bytes=integers[:, kernel.H2D_BYTES],
-        peak_bytes=integers[:, kernel.PEAK],
-        missing_bytes=integers[:, kernel.MISSING],
+        step_s=np.where(fits, floats[:, at.NOW], math.inf),
+        recompute_s=floats[:, at.RECOMPUTE_S],
+        forward_stall_s=floats[:, at.FORWARD_STALL],
+        backward_stall_s=floats[:, at.BACKWARD_STALL],
+        d2h_bytes=integers[:, at.D2H_BYTES],
+        h2d_bytes=integers[:, at.H2D_BYTES],
+        peak_bytes=integers[:, at.PEAK],
+        missing_bytes=integers[:, at.MISSING],
     )
 
 
@@ -121,7 +122,7 @@ def _policy_code(policy: str) -> int:
 def _whole_bytes(budget_bytes: float) -> int:
     if math.isnan(budget_bytes) or budget_bytes < 0:
         raise InputError(f"a budget is a number of bytes from 0, not {budget_bytes}", place="budget")
-    return int(min(budget_bytes, kernel.UNLIMITED_BYTES))
+    return int(min(budget_bytes, at.UNLIMITED_BYTES))
 
 
 def _check_rows(problem: Problem, rows: npt.NDArray[np.int8]) -> None:
@@ -141,20 +142,20 @@ def _check_rows(problem: Problem, rows: npt.NDArray[np.int8]) -> None:
 def _timeline(
     problem: Problem,
     buffers: Buffers,
-    columns: kernel.ScheduleColumns,
-    scratch: kernel.Scratch,
+    columns: at.ScheduleColumns,
+    scratch: at.Scratch,
     budget_bytes: int,
     policy: int,
 ) -> Timeline:
     """Run again with room for everything that the first run counted."""
     n_steps = int(columns.counts[0])
-    n_copies = int(scratch.integers[kernel.COPIES])
+    n_copies = int(scratch.integers[at.COPIES])
     # `used` changes twice a step, at each drop of an offloaded tensor, and around each copy.
     n_samples = 2 * n_steps + int(columns.drops_start[n_steps]) + 3 * n_copies
     log = new_log(n_steps, n_copies, n_samples)
-    kernel.run_schedule(buffers.problem, columns, budget_bytes, policy, scratch, log)
-    ran = n_steps if scratch.integers[kernel.FAILED] < 0 else int(scratch.integers[kernel.FAILED])
-    n_used = int(scratch.integers[kernel.SAMPLES])
+    run_schedule(buffers.problem, columns, budget_bytes, policy, scratch, log)
+    ran = n_steps if scratch.integers[at.FAILED] < 0 else int(scratch.integers[at.FAILED])
+    n_used = int(scratch.integers[at.SAMPLES])
     return Timeline(
         step_names=tuple(step_name(problem, int(code)) for code in columns.steps[:ran]),
         start_s=log.start_s[:ran],
@@ -162,7 +163,7 @@ def _timeline(
         input_wait_s=log.input_wait_s[:ran],
         memory_wait_s=log.memory_wait_s[:ran],
         awaited=log.awaited[:ran],
-        copy_is_d2h=log.copy_engine == kernel.D2H,
+        copy_is_d2h=log.copy_engine == at.D2H,
         copy_tensor=log.copy_tensor,
         copy_start_s=log.copy_start_s,
         copy_end_s=log.copy_end_s,
@@ -174,28 +175,28 @@ def _timeline(
 def _score(
     problem: Problem,
     plan: Plan | Schedule,
-    columns: kernel.ScheduleColumns,
-    scratch: kernel.Scratch,
+    columns: at.ScheduleColumns,
+    scratch: at.Scratch,
     lanes: Timeline | None,
 ) -> Score:
     integers, floats = scratch.integers, scratch.floats
-    failed = int(integers[kernel.FAILED])
+    failed = int(integers[at.FAILED])
     keep_bytes, swap_bytes, recompute_bytes = _bytes_by_decision(problem, plan)
     return Score(
         fits=failed < 0,
-        step_s=float(floats[kernel.NOW]),
+        step_s=float(floats[at.NOW]),
         ideal_s=problem.ideal_s,
-        recompute_s=float(floats[kernel.RECOMPUTE_S]),
-        forward_stall_s=float(floats[kernel.FORWARD_STALL]),
-        backward_stall_s=float(floats[kernel.BACKWARD_STALL]),
-        d2h_bytes=int(integers[kernel.D2H_BYTES]),
-        h2d_bytes=int(integers[kernel.H2D_BYTES]),
-        peak_bytes=int(integers[kernel.PEAK]),
+        recompute_s=float(floats[at.RECOMPUTE_S]),
+        forward_stall_s=float(floats[at.FORWARD_STALL]),
+        backward_stall_s=float(floats[at.BACKWARD_STALL]),
+        d2h_bytes=int(integers[at.D2H_BYTES]),
+        h2d_bytes=int(integers[at.H2D_BYTES]),
+        peak_bytes=int(integers[at.PEAK]),
         keep_bytes=keep_bytes,
         swap_bytes=swap_bytes,
         recompute_bytes=recompute_bytes,
         failed_step=None if failed < 0 else step_name(problem, int(columns.steps[failed])),
-        missing_bytes=int(integers[kernel.MISSING]),
+        missing_bytes=int(integers[at.MISSING]),
         timeline=lanes,
     )
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+from instances import PLAIN_LINK
+
+from slackswap.hardware.input_error import InputError
+from slackswap.models.problem import Problem
+from slackswap.models.traces.execution_trace import ExecutionTrace, Node, cut_iteration
+from slackswap.models.traces.pytorch import import_pytorch
+from slackswap.models.traces.storage_lifetimes import find_lifetimes
 
 ENGINE = "autograd::engine::evaluate_function: "
 PROCESS = 77
@@ -212,3 +221,49 @@ def accumulate_grad(gradient: list[Any]) -> Call:
     """Keep a weight's gradient: a view of it outlives the step."""
     keep = Call("aten::detach", [gradient], [gradient], us=1, schema="aten::detach(Tensor(a) self) -> Tensor(a)")
     return backward("torch::autograd::AccumulateGrad", keep, gradient=gradient, sequence=-1, us=0)
+
+
+def imported(calls: list[Call], folder: Path, **how: Any) -> Problem:
+    return import_pytorch(write_pair(calls, **how).write(folder), link=PLAIN_LINK)
+
+
+def on_gpu(calls: list[Call]) -> list[Call]:
+    """The same calls on ``cuda:0``, each with one kernel of ten times its own microseconds."""
+
+    def moved(values: list[Any]) -> list[Any]:
+        return [[*value[:-1], "cuda:0"] for value in values]
+
+    def launched(call: Call) -> Call:
+        kernels = [("void gemm_kernel<float>", 10 * call.us)] if call.us else []
+        inside = [launched(child) for child in call.children]
+        return replace(call, inputs=moved(call.inputs), outputs=moved(call.outputs), children=inside, kernels=kernels)
+
+    return [launched(call) for call in calls]
+
+
+def saved_bytes(trace: ExecutionTrace) -> list[tuple[int, int]]:
+    """Operator and bytes of each forward storage that is read in the backward pass."""
+    iteration = cut_iteration(trace.nodes, "trace")
+    n = len(iteration.forward)
+    return [
+        (lifetime.operator, lifetime.bytes)
+        for lifetime in find_lifetimes(trace.nodes, iteration)
+        if lifetime.operator is not None and lifetime.operator < n and any(reader >= n for reader in lifetime.readers)
+    ]
+
+
+def leaves_only(trace: ExecutionTrace) -> ExecutionTrace:
+    """Mutate a trace to what a naive reader sees: tensors of calls with calls inside are forgotten."""
+    parents = {node.parent for node in trace.nodes}
+
+    def bare(node: Node) -> Node:
+        return replace(node, inputs=(), outputs=()) if node.id in parents else node
+
+    return ExecutionTrace(tuple(map(bare, trace.nodes)), trace.process)
+
+
+def refusal(paths: list[Path]) -> str:
+    with pytest.raises(InputError) as caught:
+        import_pytorch(paths, link=PLAIN_LINK)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)

@@ -113,15 +113,12 @@ def changes_inputs(node: Node) -> bool:
 def reads_inputs(node: Node) -> bool:
     """Whether a call reads the elements of its inputs: views and calls that only look at shapes do not.
 
-    A schema that returns an alias is a view; so is a call that changes nothing and returns only what it was given.
-    Where such a call does copy (``reshape``, ``contiguous``, ``to``), the copy is a call of its own inside it.
+    A view is a call that changes nothing and returns only storages that it was given.
     """
     if node.name in _METADATA_CALLS:
         return False
     if changes_inputs(node):
         return True
-    if "(" in node.schema.partition("->")[2].replace("(Tensor", "", 1):
-        return False
     given = {use.storage for use in node.inputs}
     return not node.outputs or any(use.storage not in given for use in node.outputs)
 

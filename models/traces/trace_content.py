@@ -37,15 +37,6 @@ class _Head(msgspec.Struct):
     traceEvents: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - the trace format's name
 
 
-def looks_like_pytorch(content: bytes) -> bool:
-    """Say whether unpacked content may be an execution trace or a Kineto trace: JSON, or a tar archive of it."""
-    if _is_tar(content):
-        return True
-    if content.lstrip()[:1] not in (b"{", b"["):
-        return False
-    return b'"traceEvents"' in content or (b'"nodes"' in content and b'"schema"' in content) or b'"ph"' in content
-
-
 def read_trace(path: Path | str) -> bytes:
     """Return the JSON text of a trace file: plain, gzip, or the one JSON file of a tar archive.
 

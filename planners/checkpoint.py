@@ -12,6 +12,8 @@ from slackswap.models.plan import RECOMPUTE, Plan
 from slackswap.models.problem import NO_BLOCK, Problem
 from slackswap.planners.protocol import Outcome, Status, Supports, infeasible
 
+_PLANS_AT_ONCE = 64
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -30,27 +32,35 @@ class Checkpoint:
     def plan(
         self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
     ) -> Outcome:
-        """Score every number of blocks, and choose."""
+        """Try one block more at a time in each order, and choose."""
         del rng, time_limit_s  # deterministic, and done in milliseconds
-        rows = np.concatenate([_prefixes(problem, order) for order in _orders(problem)])
-        scores = simulate_many(problem, rows, budget_bytes)
-        n_blocks = np.concatenate([np.arange(len(order) + 1) for order in _orders(problem)])
-        if scores.fits.any():
-            fewest = n_blocks[scores.fits].min()
-            steps_s = np.where(n_blocks == fewest, scores.step_s, np.inf)
-            best = int(np.argmin(steps_s))
-            return Outcome(
-                Status.FEASIBLE, Plan(rows[best]), claimed_step_s=float(scores.step_s[best]), evaluations=len(rows)
-            )
-        peaks_bytes = simulate_many(problem, rows, np.inf).peak_bytes
-        closest = int(np.argmin(peaks_bytes))
+        evaluations = 0
+        best: tuple[int, float, Plan] | None = None
+        lowest: tuple[int, Plan] | None = None
+        for order in _orders(problem):
+            for first in range(0, len(order) + 1, _PLANS_AT_ONCE):
+                rows = _prefixes(problem, order, first)
+                scores = simulate_many(problem, rows, budget_bytes)
+                evaluations += len(rows)
+                if scores.fits.any():
+                    k = int(np.argmax(scores.fits))
+                    found = (first + k, float(scores.step_s[k]), Plan(rows[k]))
+                    best = min(best or found, found, key=lambda one: one[:2])
+                    break
+                peaks_bytes = simulate_many(problem, rows, np.inf).peak_bytes
+                k = int(np.argmin(peaks_bytes))
+                tried = (int(peaks_bytes[k]), Plan(rows[k]))
+                lowest = min(lowest or tried, tried, key=lambda one: one[0])
+        if best is not None:
+            return Outcome(Status.FEASIBLE, best[2], claimed_step_s=best[1], evaluations=evaluations)
+        smallest_bytes, closest = lowest or (None, Plan.keep_everything(problem))
         return infeasible(
             problem,
-            Plan(rows[closest]),
+            closest,
             budget_bytes,
-            evaluations=2 * len(rows),
-            smallest_feasible_bytes=int(peaks_bytes[closest]),
-            reason="" if len(rows) > 2 else "the problem names no blocks to recompute",
+            evaluations=evaluations,
+            smallest_feasible_bytes=smallest_bytes,
+            reason="" if rebuildable_blocks(problem) else "the problem names no blocks to recompute",
         )
 
 
@@ -73,9 +83,10 @@ def _orders(problem: Problem) -> list[list[int]]:
     return [earliest, largest]
 
 
-def _prefixes(problem: Problem, order: list[int]) -> npt.NDArray[np.int8]:
-    """One plan per prefix of `order`, from no block to all of them."""
-    rows = np.zeros((len(order) + 1, problem.n_tensors), np.int8)
-    for k, block in enumerate(order):
-        rows[k + 1 :, block_tensors(problem, block)] = RECOMPUTE
+def _prefixes(problem: Problem, order: list[int], first: int) -> npt.NDArray[np.int8]:
+    """Plans that recompute the first `first`, `first` + 1, ... blocks of `order`, up to `_PLANS_AT_ONCE` of them."""
+    count = min(_PLANS_AT_ONCE, len(order) + 1 - first)
+    rows = np.zeros((count, problem.n_tensors), np.int8)
+    for k, block in enumerate(order[: first + count - 1]):
+        rows[max(0, k + 1 - first) :, block_tensors(problem, block)] = RECOMPUTE
     return rows

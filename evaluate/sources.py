@@ -69,7 +69,7 @@ def named_sources() -> dict[str, str]:
 
 
 def _paths(source: str) -> list[Path]:
-    if Path(source).exists():
+    if source and Path(source).exists():
         return [Path(source)]  # a name may hold a plus sign of its own
     paths = [Path(part) for part in source.split("+") if part]
     if not paths:

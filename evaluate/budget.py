@@ -14,7 +14,8 @@ UNITS_BYTES = {
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)},
 }
 MAX_FRACTION = 100
-_BUDGET = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(%|[KMGT]?i?B)?", re.ASCII | re.IGNORECASE)
+# Thirty digits are more bytes than there are; thousands would be slow to convert.
+_BUDGET = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})\s*(%|[KMGT]?i?B)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,10 @@ Exit codes: 0 a result, 1 no plan fits (`plan` then writes no file), 2 bad input
 
 from __future__ import annotations
 
+import io
+import itertools
+import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +28,18 @@ HARDWARE = click.option("--hardware", metavar="NAME|FILE", help="GPU and link: a
 SEED = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of randomized planners."
 )
+
+
+def _positive_seconds(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter(f"{value} is not a number of seconds above 0.")
+    return value
+
+
 TIME_LIMIT = click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=float,
+    callback=_positive_seconds,
     metavar="S",
     help="Seconds for each plan of a searching planner.",
 )
@@ -34,23 +47,53 @@ TIME_LIMIT = click.option(
 
 def main() -> None:
     """Run the command line; one line on stderr for bad input, never a traceback."""
+    _prepare_streams()
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        with cli.make_context("slackswap", sys.argv[1:]) as context:
+            cli.invoke(context)
+        sys.exit(_flushed())
     except InputError as error:
         _stop(f"error: {error}", BAD_INPUT)
+    except click.exceptions.Exit as stop:
+        sys.exit(_flushed() or stop.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(BAD_INPUT)
     except (KeyboardInterrupt, click.Abort):
         _stop("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of stdout has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        sys.exit(_output_failed(error))
+
+
+def _prepare_streams() -> None:
+    """Results go nowhere where there is no stdout; letters that a terminal lacks are escaped."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open for as long as the process runs
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flushed() -> int:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _output_failed(error)
+    return 0
+
+
+def _output_failed(error: OSError) -> int:
+    """Return the exit code for a stdout that takes no more: of a reader that has seen enough, or of a full disk."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered goes nowhere when the process ends
+    if isinstance(error, BrokenPipeError):
+        return 0
+    print(f"slackswap: error: stdout: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def _stop(message: str, code: int) -> None:
     print(f"slackswap: {message}", file=sys.stderr)
-    sys.exit(code)
+    sys.exit(_flushed() or code)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,6 +138,7 @@ def shootout(
     from slackswap.evaluate.sources import DEFAULT_SOURCES, load_source
     from slackswap.planners import find_planners
 
+    _check_outputs(json_path, csv_path)
     planners, budgets, names = find_planners(planner), parse_budgets(budget), sources or DEFAULT_SOURCES
     problems = [load_source(name, hardware) for name in names]
     results: list[Result] = []
@@ -108,6 +152,18 @@ def shootout(
         _print_tables(results)
     if not finished:
         raise KeyboardInterrupt
+
+
+def _check_outputs(*paths: str | None) -> None:
+    """Refuse outputs that cannot be written, before the work whose results they are meant for."""
+    from slackswap.models.atomic_file import check_writable
+
+    named = [path for path in paths if path is not None]
+    if len(set(named)) < len(named):
+        raise InputError("two outputs would overwrite each other: name different files", source=named[0])
+    for path in named:
+        if path != "-":
+            check_writable(path)
 
 
 def _collect(cells: Iterator[list[Result]], results: list[Result]) -> bool:
@@ -124,8 +180,8 @@ def _print_tables(results: list[Result]) -> None:
     from slackswap.evaluate.report import explain_infeasibility, print_table
     from slackswap.evaluate.results import table
 
-    for problem in dict.fromkeys(result.row.problem for result in results):
-        of_problem = [result for result in results if result.row.problem == problem]
+    for _, group in itertools.groupby(results, key=lambda result: id(result.problem)):
+        of_problem = list(group)
         print_table(table([result.row for result in of_problem]))
         for line in explain_infeasibility(of_problem):
             click.echo(line)
@@ -157,13 +213,17 @@ def plan(
     from slackswap.models.plan_file import write_plan
     from slackswap.planners import find_planners
 
+    _check_outputs(output)
     planners, budgets = find_planners(planner), parse_budgets(budget)
     if len(planners) != 1 or len(budgets) != 1:
         raise InputError(
             "`plan` takes one planner and one budget; `shootout` compares several", source="--planner, --budget"
         )
     problem = load_source(source, hardware)
-    (result,) = next(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit))
+    results: list[Result] = []
+    if not _collect(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit), results):
+        raise KeyboardInterrupt
+    (result,) = results
     _print_tables([result])
     if result.outcome.plan is None or result.score is None or not result.score.fits:
         sys.exit(NO_PLAN_FITS)
@@ -188,6 +248,7 @@ def score(source: str, plan_file: str, hardware: str | None, policy: str | None,
     from slackswap.evaluate.results import to_json_lines
     from slackswap.evaluate.sources import load_source
 
+    _check_outputs(json_path)
     result = score_stored_plan(load_source(source, hardware), plan_file, policy)
     _write(json_path, to_json_lines([result.row]))
     if json_path != "-":
@@ -206,6 +267,7 @@ def problem(sources: tuple[str, ...], hardware: str | None, output: str | None) 
 
     if output is not None and len(sources) > 1:
         raise InputError("takes one SOURCE: a file holds one problem", source="-o")
+    _check_outputs(output)
     for source in sources:
         derived = load_source(source, hardware)
         facts, remarks = describe_problem(derived)

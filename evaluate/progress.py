@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from slackswap.evaluate.results import printable
+
 if TYPE_CHECKING:
     from slackswap.models.problem import Problem
     from slackswap.planners import Planner
@@ -19,9 +21,14 @@ class Progress:
         from rich.progress import Progress as Bar
 
         console = Console(stderr=True)
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
         self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", total=total)
+        self._task = self._bar.add_task("the first run of all compiles the event model, once", total=total)
         self._announced = 0
 
     def __enter__(self) -> Self:
@@ -35,5 +42,7 @@ class Progress:
 
     def announce(self, problem: Problem, budget: str, planner: Planner) -> None:
         """Show what begins; what was announced before is done."""
-        self._bar.update(self._task, completed=self._announced, description=f"{problem.name}, {budget}: {planner.name}")
+        self._bar.update(
+            self._task, completed=self._announced, description=printable(f"{problem.name}, {budget}: {planner.name}")
+        )
         self._announced += 1

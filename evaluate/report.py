@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackswap.evaluate.results import Result
+from slackswap.evaluate.results import Result, plain, printable
 from slackswap.evaluate.shootout import judge
 from slackswap.evaluate.sources import named_sources
 from slackswap.hardware import catalog
@@ -31,7 +31,11 @@ def print_table(table: Table) -> None:
     """Print a table to stdout, as wide as the terminal or, in a pipe, as it needs."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+    class ResultConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would exit with 1; the command line knows better
+
+    ResultConsole(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
 
 
 def explain_infeasibility(results: Iterable[Result]) -> Iterator[str]:
@@ -40,12 +44,12 @@ def explain_infeasibility(results: Iterable[Result]) -> Iterator[str]:
         why = result.infeasibility
         if why is None:
             continue
-        line = f"{result.row.planner} at {result.row.budget_bytes:,} bytes: no plan fits"
+        line = f"{printable(result.row.planner)} at {result.row.budget_bytes:,} bytes: no plan found that fits"
         if why.operator:
-            line += f"; operator '{why.operator}' lacks {why.missing_bytes:,} bytes"
+            line += f"; operator '{printable(why.operator)}' lacks {why.missing_bytes:,} bytes"
         if why.smallest_feasible_bytes is not None:
             line += f"; smallest feasible budget known: {why.smallest_feasible_bytes:,} bytes"
-        yield f"{line} ({why.reason})" if why.reason else line
+        yield f"{line} ({printable(why.reason)})" if why.reason else line
 
 
 def describe_problem(problem: Problem) -> tuple[Table, list[str]]:
@@ -55,7 +59,7 @@ def describe_problem(problem: Problem) -> tuple[Table, list[str]]:
     budget = link_budget(problem)
     saved = int(problem.saved.sum())
     rebuildable = int((problem.saved & problem.rebuildable).sum())
-    table = Table(title=problem.name, title_justify="left", title_style="bold", show_header=False)
+    table = Table(title=plain(problem.name), title_justify="left", title_style="bold", show_header=False)
     facts = [
         (
             "operators",
@@ -91,7 +95,7 @@ def _remarks(problem: Problem, key: str, heading: str) -> list[str]:
     remarks = problem.metadata.get(key)
     if not isinstance(remarks, list | tuple) or not remarks:
         return [f"{heading}: none stated"]
-    return [f"{heading}:", *(f"  - {remark}" for remark in remarks)]
+    return [f"{heading}:", *(f"  - {printable(str(remark))}" for remark in remarks)]
 
 
 def stored_planner(result: Result) -> PlannerRecord:
@@ -129,7 +133,7 @@ def catalog_table(what: str) -> Table:
     headings, rows = {"planners": _planners, "workloads": _workloads, "hardware": _hardware}[what]()
     table = Table(*headings)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(plain(cell) for cell in row))
     return table
 
 

@@ -12,8 +12,10 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from slackswap.models.event_model import Score
+    from slackswap.models.problem import Problem
     from slackswap.planners import Infeasibility, Outcome
 
 
@@ -49,9 +51,10 @@ COLUMNS = Row.__struct_fields__
 
 @dataclass(frozen=True)
 class Result:
-    """A row, with what does not fit into a table: the outcome, its score, why no plan fits."""
+    """A row, with what does not fit into a table: the problem, the outcome, its score, why there is no plan."""
 
     row: Row
+    problem: Problem
     outcome: Outcome
     score: Score | None
     infeasibility: Infeasibility | None
@@ -77,7 +80,7 @@ def table(rows: Sequence[Row]) -> Table:
     """Return the table for people: the best throughput of each budget is marked."""
     from rich.table import Table
 
-    shown = Table(title=rows[0].problem if rows else "", title_justify="left", title_style="bold")
+    shown = Table(title=plain(rows[0].problem) if rows else None, title_justify="left", title_style="bold")
     for heading in ("budget", "planner", "status"):
         shown.add_column(heading, no_wrap=True)
     for heading in ("% of ideal", "step ms", "recompute", "fwd stall", "bwd stall", "D2H GB", "peak GB", "planning ms"):
@@ -86,10 +89,21 @@ def table(rows: Sequence[Row]) -> Table:
         begins = i == 0 or rows[i - 1].budget_bytes != row.budget_bytes
         if begins and i:
             shown.add_section()
-        shown.add_row(
-            f"{row.budget_fraction:.1%} {gigabytes(row.budget_bytes)} GB" if begins else "", *_cells(row, rows)
-        )
+        budget = f"{row.budget_fraction:.1%} {gigabytes(row.budget_bytes)} GB" if begins else ""
+        shown.add_row(budget, plain(row.planner), *_cells(row, rows))
     return shown
+
+
+def plain(name: str) -> Text:
+    """Return a name from a file as it is: no markup, and nothing that moves the cursor of a terminal."""
+    from rich.text import Text
+
+    return Text(printable(name))
+
+
+def printable(name: str) -> str:
+    """Return a name on one line, with a replacement character for each one that does not print."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
 
 
 def gigabytes(n_bytes: int) -> str:
@@ -100,12 +114,11 @@ def gigabytes(n_bytes: int) -> str:
 def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
     planning_ms = f"{row.planning_s * 1e3:.1f}"
     if row.throughput is None or row.step_s is None:
-        return [row.planner, row.status, *["-"] * 7, planning_ms]
+        return [row.status, *["-"] * 7, planning_ms]
     rivals = [other.throughput or 0.0 for other in rows if other.budget_bytes == row.budget_bytes]
     best = row.throughput >= max(rivals) - 1e-12
     multiples = [row.recompute_s or 0.0, row.forward_stall_s or 0.0, row.backward_stall_s or 0.0]
     return [
-        row.planner,
         row.status,
         f"[bold]{row.throughput:.2%}[/bold]" if best else f"{row.throughput:.2%}",
         f"{row.step_s * 1e3:.2f}",

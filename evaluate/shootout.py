@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from slackswap.evaluate.budget import Budget, parse_budget
 from slackswap.evaluate.results import Result, Row
+from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import peak_bytes, simulate
 from slackswap.models.problem import Problem
 from slackswap.planners import Infeasibility, Outcome, Planner, PlannerFunction, Status, as_planner, run_planner
+from slackswap.planners.warm_up import warm_up
 
 
 def shootout(
@@ -20,9 +23,11 @@ def shootout(
     *,
     seed: int = 0,
     time_limit_s: float | None = None,
-    announce: Callable[[Problem, str, Planner], None] | None = None,
+    announce: Callable[[Problem, str, Planner], object] = lambda *_: None,
 ) -> Iterator[list[Result]]:
     """Yield the results of one (problem, budget) at a time, a result per planner, as soon as they are there.
+
+    An interruption first yields what is finished of the budget under way.
 
     Parameters
     ----------
@@ -32,17 +37,33 @@ def shootout(
     """
     ready = [as_planner(planner) for planner in planners]
     limits = [parse_budget(budget) if isinstance(budget, str) else budget for budget in budgets]
+    warm_up()
     for problem in problems:
         peak = peak_bytes(problem)
         for budget in limits:
-            results = []
-            for planner in ready:
-                if announce is not None:
-                    announce(problem, budget.text, planner)
-                budget_bytes = budget.bytes_of(peak)
-                outcome = run_planner(planner, problem, budget_bytes, seed=seed, time_limit_s=time_limit_s)
-                results.append(judge(problem, budget_bytes, peak, planner, outcome))
+            results: list[Result] = []
+            runs = (_run(problem, budget, peak, planner, seed, time_limit_s, announce) for planner in ready)
+            try:
+                results.extend(runs)
+            except KeyboardInterrupt:
+                yield with_gaps(results)
+                raise
             yield with_gaps(results)
+
+
+def _run(
+    problem: Problem,
+    budget: Budget,
+    peak: int,
+    planner: Planner,
+    seed: int,
+    time_limit_s: float | None,
+    announce: Callable[[Problem, str, Planner], object],
+) -> Result:
+    announce(problem, budget.text, planner)
+    budget_bytes = budget.bytes_of(peak)
+    outcome = run_planner(planner, problem, budget_bytes, seed=seed, time_limit_s=time_limit_s)
+    return judge(problem, budget_bytes, peak, planner, outcome)
 
 
 def judge(problem: Problem, budget_bytes: int, peak: int, planner: Planner, outcome: Outcome) -> Result:
@@ -60,13 +81,24 @@ def judge(problem: Problem, budget_bytes: int, peak: int, planner: Planner, outc
         seed=outcome.seed,
     )
     if outcome.plan is None:
-        return Result(row, outcome, None, outcome.infeasibility)
-    score = simulate(problem, outcome.plan, budget_bytes, policy=planner.policy)
-    if not score.fits:  # planners claim, the event model judges
-        row = msgspec.structs.replace(row, status=Status.INFEASIBLE.value)
-        return Result(row, outcome, score, Infeasibility(score.failed_step or "", score.missing_bytes))
+        return Result(_without_plan(row), problem, outcome, None, outcome.infeasibility)
+    try:
+        score = simulate(problem, outcome.plan, budget_bytes, policy=planner.policy)
+    except InputError as error:
+        raise error.within(f"plan of '{planner.name}'") from None
+    if not score.fits:
+        why = Infeasibility(score.failed_step or "", score.missing_bytes)
+        return Result(_without_plan(row), problem, outcome, score, why)
     measured = {column: getattr(score, column) for column in MEASURED}
-    return Result(msgspec.structs.replace(row, **measured), outcome, score, None)
+    if outcome.status is Status.INFEASIBLE:
+        measured["status"] = Status.FEASIBLE.value
+    return Result(msgspec.structs.replace(row, **measured), problem, outcome, score, None)
+
+
+def _without_plan(row: Row) -> Row:
+    """Planners claim, the event model judges: without a plan that fits, nothing is feasible or optimal."""
+    claimed = row.status in (Status.FEASIBLE.value, Status.OPTIMAL.value)
+    return msgspec.structs.replace(row, status=Status.INFEASIBLE.value) if claimed else row
 
 
 MEASURED = (
@@ -82,11 +114,8 @@ def with_gaps(results: Sequence[Result]) -> list[Result]:
         return list(results)
     bound_s = max(bounds)
     return [
-        Result(
-            msgspec.structs.replace(result.row, lower_bound_s=bound_s, gap=_gap(result.row.step_s, bound_s)),
-            result.outcome,
-            result.score,
-            result.infeasibility,
+        replace(
+            result, row=msgspec.structs.replace(result.row, lower_bound_s=bound_s, gap=_gap(result.row.step_s, bound_s))
         )
         for result in results
     ]

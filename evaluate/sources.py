@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,13 +70,13 @@ def named_sources() -> dict[str, str]:
 
 
 def _paths(source: str) -> list[Path]:
-    if source and Path(source).exists():
+    if os.path.exists(source):  # noqa: PTH110 - False for a name that no file can have, where Path raises
         return [Path(source)]  # a name may hold a plus sign of its own
     paths = [Path(part) for part in source.split("+") if part]
     if not paths:
         raise InputError("names nothing", source="SOURCE")
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 - as above
             raise InputError(
                 f"is no file, and no workload: {', '.join(DEFAULT_SOURCES)} come with the project", source=str(path)
             )

@@ -83,7 +83,7 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
 def _looks_like_path(text: str) -> bool:
     try:
         return text.endswith(".toml") or Path(text).is_file()
-    except ValueError:  # a NUL byte
+    except (OSError, ValueError):  # a name that no file can have: too long, or with a NUL byte
         return False
 
 

@@ -20,6 +20,7 @@ from slackswap.models.strict_json import decode_record
 
 FORMAT = "slackswap-plan/1"
 LIMIT_BYTES = 1 << 30
+MAX_BUDGET_BYTES = 10**60  # any budget that the command line takes
 
 
 class PlannerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +106,8 @@ def read_plan(path: Path | str, problem: Problem) -> StoredPlan:
 def _check_record(record: _PlanRecord, problem: Problem) -> None:
     if record.budget_bytes < 0:
         raise InputError(f"a budget is a number of bytes from 0, not {record.budget_bytes}", place="$.budget_bytes")
+    if record.budget_bytes > MAX_BUDGET_BYTES:
+        raise InputError("a budget has at most 60 digits", place="$.budget_bytes")
     if record.problem_sha256 != problem_sha256(problem):
         raise InputError(
             f"the plan was made for another problem ('{record.problem}'), or for another version of '{problem.name}': "

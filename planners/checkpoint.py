@@ -71,9 +71,9 @@ def block_tensors(problem: Problem, block: int) -> npt.NDArray[np.bool_]:
 
 
 def rebuildable_blocks(problem: Problem) -> list[int]:
-    """Blocks with something to rebuild, in order of their number."""
+    """Blocks with something to rebuild, earliest first: in order of their first such tensor."""
     mask = problem.saved & problem.rebuildable & (problem.block != NO_BLOCK)
-    return [int(block) for block in np.unique(problem.block[mask])]
+    return list(dict.fromkeys(problem.block[mask].tolist()))
 
 
 def _orders(problem: Problem) -> list[list[int]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import Score, simulate
+from slackswap.models.event_model.kernel.columns import UNLIMITED_BYTES
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule
@@ -187,7 +188,8 @@ def run_planner(
     ready = as_planner(planner)
     warm_up()
     began_s = time.perf_counter()
-    outcome = ready.plan(problem, int(budget_bytes), rng=np.random.default_rng(seed), time_limit_s=time_limit_s)
+    budget_bytes = min(int(budget_bytes), UNLIMITED_BYTES)
+    outcome = ready.plan(problem, budget_bytes, rng=np.random.default_rng(seed), time_limit_s=time_limit_s)
     seconds = time.perf_counter() - began_s
     return replace(outcome, seconds=seconds, seed=seed if ready.supports.randomized else None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -13,8 +15,7 @@ from slackswap.models.event_model import Score, Timeline, peak_bytes, simulate
 from slackswap.models.event_model.buffers import buffers_of
 from slackswap.models.event_model.kernel.iteration import lower_decisions
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan
-from slackswap.models.problem import Problem
-from slackswap.planners.checkpoint import block_tensors, rebuildable_blocks
+from slackswap.models.problem import NO_BLOCK, Problem
 from slackswap.planners.protocol import Outcome, Status, Supports, infeasible
 from slackswap.planners.slackswap_kernel import cover_excess, memory_profile, spend_link_budget
 
@@ -49,39 +50,49 @@ class SlackSwap:
         self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
     ) -> Outcome:
         """Plan in at most six rounds; where none fits, find the smallest budget that does."""
-        del rng, time_limit_s  # deterministic, and done in milliseconds
+        del rng  # deterministic
+        ends_s = math.inf if time_limit_s is None else time.perf_counter() + time_limit_s
         passes = TwoPasses(problem, self.rank)
-        search = self._search(passes, budget_bytes)
-        if search.best is None:
-            closest = search.closest if search.closest is not None else Plan.keep_everything(problem)
-            return infeasible(
-                problem,
-                closest,
-                budget_bytes,
-                evaluations=search.evaluations,
-                smallest_feasible_bytes=self._smallest_budget(passes, budget_bytes),
-            )
-        return Outcome(Status.FEASIBLE, search.best, claimed_step_s=search.best_s, evaluations=search.evaluations)
+        search = self._search(passes, budget_bytes, ends_s)
+        if search.best is not None:
+            return Outcome(Status.FEASIBLE, search.best, claimed_step_s=search.best_s, evaluations=search.evaluations)
+        if time.perf_counter() > ends_s:
+            return Outcome(Status.TIME_LIMIT, evaluations=search.evaluations)
+        smallest_bytes, evaluations = self._smallest_budget(passes, budget_bytes, ends_s)
+        return infeasible(
+            problem,
+            search.closest or Plan.keep_everything(problem),
+            budget_bytes,
+            evaluations=search.evaluations + evaluations,
+            smallest_feasible_bytes=smallest_bytes,
+        )
 
-    def _search(self, passes: TwoPasses, budget_bytes: int) -> _Search:
-        search = _Search(passes, budget_bytes)
+    def _search(self, passes: TwoPasses, budget_bytes: int, ends_s: float = math.inf) -> _Search:
+        search = _Search(passes, budget_bytes, ends_s)
         search.try_plan(Plan.keep_everything(passes.problem))
-        if search.best is None:
-            search.repair_rounds(swaps=False)
-            if self.swaps:
-                search.repair_rounds(swaps=True)
+        if search.best is not None:
+            return search
+        search.repair_rounds(1 if self.swaps else ROUNDS, swaps=False)
+        if self.swaps:
+            search.repair_rounds(ROUNDS - 1, swaps=True)
         return search
 
-    def _smallest_budget(self, passes: TwoPasses, budget_bytes: int) -> int | None:
-        """Bisect for the smallest budget, to within 0.1%, at which planning succeeds; the peak is known to."""
+    def _smallest_budget(self, passes: TwoPasses, budget_bytes: int, ends_s: float) -> tuple[int, int]:
+        """Bisect for the smallest budget, to within 0.1%, at which planning succeeds; the peak is known to.
+
+        Returns the budget, and how many plans were scored on the way.
+        """
         low, high = budget_bytes, passes.peak_bytes
-        while high - low > max(1, high // 1000):
+        evaluations = 0
+        while high - low > max(1, high // 1000) and time.perf_counter() < ends_s:
             middle = (low + high) // 2
-            if self._search(passes, middle).best is None:
+            search = self._search(passes, middle, ends_s)
+            evaluations += search.evaluations
+            if search.best is None:
                 low = middle
             else:
                 high = middle
-        return high
+        return high, evaluations
 
 
 @dataclass
@@ -142,6 +153,7 @@ class TwoPasses:
         profile_bytes = np.zeros(problem.n_operators, np.int64)
         first_use = np.zeros(problem.n_tensors, np.int64)
         by_step = np.zeros(problem.n_operators + problem.n_tensors + 1, np.int64)
+        blocks = iter(self.blocks)
         seen = decisions.view()
         seen.setflags(write=False)  # the array type that the engine is compiled for
         while True:
@@ -159,17 +171,26 @@ class TwoPasses:
             if profile_bytes.max() <= budget_bytes:
                 return True
             uncovered = cover_excess(buffers.problem, candidate, budget_bytes, profile_bytes, first_use, decisions)
-            if uncovered >= 0 and not self._recompute_earliest_block(decisions):
+            if uncovered >= 0 and not _recompute_earliest_block(blocks, decisions):
                 return False
 
-    def _recompute_earliest_block(self, decisions: Decisions) -> bool:
-        """Pass 2's fallback, block checkpointing: recompute what is left of the earliest block."""
-        for block in rebuildable_blocks(self.problem):
-            left = block_tensors(self.problem, block) & (decisions != RECOMPUTE)
-            if left.any():
-                decisions[left] = RECOMPUTE
-                return True
-        return False
+    @cached_property
+    def blocks(self) -> list[npt.NDArray[np.int64]]:
+        """Tensors that each block rebuilds, earliest block first."""
+        problem = self.problem
+        in_block = np.flatnonzero(problem.saved & problem.rebuildable & (problem.block != NO_BLOCK))
+        by_block = in_block[np.argsort(problem.block[in_block], kind="stable")]
+        _, first = np.unique(problem.block[by_block], return_index=True)
+        return sorted(np.split(by_block, first[1:]), key=lambda tensors: int(tensors[0])) if by_block.size else []
+
+
+def _recompute_earliest_block(blocks: Iterator[npt.NDArray[np.int64]], decisions: Decisions) -> bool:
+    """Pass 2's fallback, block checkpointing: recompute what is left of the earliest block. Return whether any was."""
+    for tensors in blocks:
+        if (decisions[tensors] != RECOMPUTE).any():
+            decisions[tensors] = RECOMPUTE
+            return True
+    return False
 
 
 @dataclass
@@ -178,6 +199,7 @@ class _Search:
 
     passes: TwoPasses
     budget_bytes: int
+    ends_s: float = math.inf
     best: Plan | None = None
     best_s: float = math.inf
     closest: Plan | None = None
@@ -193,10 +215,12 @@ class _Search:
             self.closest, self.closest_missing_bytes = plan, score.missing_bytes
         return score
 
-    def repair_rounds(self, *, swaps: bool) -> None:
+    def repair_rounds(self, rounds: int, *, swaps: bool) -> None:
         problem = self.passes.problem
         repair = _Repair(problem)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
+            if time.perf_counter() > self.ends_s:
+                return
             decisions = np.where(repair.recompute, RECOMPUTE, KEEP).astype(np.int8)
             target_bytes = int(self.budget_bytes * (1.0 - repair.shrink))
             self.passes.run(target_bytes, repair.guard, decisions, repair.never_swap, swaps=swaps)

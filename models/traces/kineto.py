@@ -144,29 +144,40 @@ def read_kineto(content: bytes, source: str) -> KinetoTrace:
     else:
         file = decode(content, _File, source)
         place = "$.traceEvents"
-    operators: list[CpuOperator] = []
-    launches: dict[Hashable, tuple[Thread, float]] = {}
-    by_external_id: dict[Hashable, tuple[Thread, float]] = {}
-    device_events: list[_Event] = []
+    found = _Found([], {}, {}, [])
     for i, event in enumerate(decode_list(bytes(file.traceEvents), _Event, source, place)):
-        if event.ph != "X":
-            continue
         try:
-            if event.cat in _OPERATOR_CATEGORIES:
-                operators.append(_cpu_operator(event, i))
-                external_id = _external_id(event)
-                if external_id is not None:
-                    by_external_id[external_id] = (operators[-1].thread, operators[-1].start_us)
-            elif event.cat in _LAUNCH_CATEGORIES and event.args and event.args.correlation is not None:
-                launches[event.args.correlation] = ((event.pid, event.tid), _number(event.ts, "ts"))
-            elif event.cat in _WORK_CATEGORIES:
-                _duration_us(event)
-                device_events.append(event)
+            found.add(event, i)
         except InputError as error:
             raise InputError(error.rule, place=f"{place}[{i}].{error.place}", source=source) from None
-    work, orphan_us = _attach(device_events, launches, by_external_id)
+    work, orphan_us = _attach(found.device_events, found.launches, found.by_external_id)
     names = {device.id: str(device.name) for device in file.deviceProperties or [] if device.name is not None}
-    return KinetoTrace(tuple(operators), work, orphan_us * 1e-6, names)
+    return KinetoTrace(tuple(found.operators), work, orphan_us * 1e-6, names)
+
+
+@dataclass
+class _Found:
+    """What a file's events come down to; launches by what device events name them by."""
+
+    operators: list[CpuOperator]
+    launches: dict[Hashable, tuple[Thread, float]]
+    by_external_id: dict[Hashable, tuple[Thread, float]]
+    device_events: list[_Event]
+
+    def add(self, event: _Event, index: int) -> None:
+        if event.ph != "X":
+            return
+        if event.cat in _OPERATOR_CATEGORIES:
+            operator = _cpu_operator(event, index)
+            self.operators.append(operator)
+            external_id = _external_id(event)
+            if external_id is not None:
+                self.by_external_id[external_id] = (operator.thread, operator.start_us)
+        elif event.cat in _LAUNCH_CATEGORIES and event.args and event.args.correlation is not None:
+            self.launches[event.args.correlation] = ((event.pid, event.tid), _number(event.ts, "ts"))
+        elif event.cat in _WORK_CATEGORIES:
+            _duration_us(event)
+            self.device_events.append(event)
 
 
 def _attach(

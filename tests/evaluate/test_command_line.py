@@ -31,7 +31,7 @@ def test_shootout_prints_a_table_for_each_problem(run: Run) -> None:
     assert ran.stdout.count(" 80.0% ") == ran.stdout.count(" 100.0% ") == 2
     # In 24 MB nothing of two_layers fits: f1 has 30 MB there.
     assert (
-        "keep at 24,000,000 bytes: no plan fits; operator 'f1' lacks 6,000,000 bytes; "
+        "keep at 24,000,000 bytes: no plan found that fits; operator 'f1' lacks 6,000,000 bytes; "
         "smallest feasible budget known: 30,000,000 bytes"
     ) in ran.stdout
 

@@ -221,6 +221,21 @@ def test_a_copy_in_flight_is_not_waited_for() -> None:
     assert copies(result) == [("out", 0, 10, math.inf)]
 
 
+def test_an_offload_that_has_not_started_is_cancelled_by_its_reader() -> None:
+    # x (100 MB) leaves from 10 on, until 110; y, from f1, is queued behind it when b1 reads it at 20: it never leaves.
+    operators = [
+        Operator(name, phase, 10 * MS)
+        for name, phase in zip(("f0", "f1", "b1", "b0"), ("forward", "forward", "backward", "backward"), strict=True)
+    ]
+    tensors = [Tensor("x", 100 * MB, 0, (3,)), Tensor("y", 20 * MB, 1, (2,))]
+    result = score(Problem.from_records("queue", operators, tensors, PLAIN_LINK), "SS")
+    assert copies(result) == [("out", 0, 10, math.inf)]
+    assert copied(result) == (100, 0)
+    assert times(result) == (40, 0, 0, 0)
+    # y goes after b1, at 30; x is still leaving at 40.
+    assert memory(result) == [(0, 100), (10, 120), (20, 120), (30, 100), (40, 100)]
+
+
 def test_more_bandwidth_can_make_a_step_slower() -> None:
     # x: 3 MB from f0 (3 ms) for b0 (2 ms). y: 4 MB from f1 (1 ms) for b1 (1 ms). x is swapped.
     operators = [
@@ -280,14 +295,24 @@ def test_timeline_holds_every_change_of_memory() -> None:
     assert list(zip(in_ms(lane.memory_s), lane.memory_bytes / MB, strict=True)) == changes  # type: ignore[arg-type]
 
 
+def in_the_way(*backward: int) -> Problem:
+    """Return a problem whose x (10 MB) is written by f0 and read by the last operator; b2 needs 25 MB of workspace."""
+    operators = [Operator(f"f{i}", "forward", duration_ms * MS) for i, duration_ms in enumerate((10, 10, 20))]
+    operators += [Operator(f"b{i}", "backward", 10 * MS, 25 * MB if i == 2 else 0) for i in backward]
+    return Problem.from_records("in the way", operators, [Tensor("x", 10 * MB, 0, (len(operators) - 1,))], PLAIN_LINK)
+
+
+def test_admission_looks_three_steps_ahead() -> None:
+    result = score(in_the_way(5, 4, 3, 2, 1), "S", 30)
+    # At 40 b5 runs, and the three after it are b4, b3 and b2: 10 + 25 MB do not fit, and so on until b2 has ended at 80.
+    assert copies(result) == [("out", 0, 10, 20), ("in", 0, 80, 90)]
+    assert times(result) == (90 + 10, 0, 0, 10)
+
+
 def test_what_was_fetched_too_early_is_evicted() -> None:
-    # f0 writes x (10 MB) for b1; b2 needs 25 of 30 MB, beyond the three steps that admission looks ahead at first.
-    forward = [Operator(f"f{i}", "forward", duration_ms * MS) for i, duration_ms in enumerate((10, 10, 20))]
-    backward = [Operator(f"b{i}", "backward", 10 * MS, 25 * MB if i == 2 else 0) for i in (6, 5, 4, 3, 2, 1)]
-    problem = Problem.from_records("in the way", forward + backward, [Tensor("x", 10 * MB, 0, (8,))], PLAIN_LINK)
-    result = score(problem, "S", 30)
-    # x leaves from 10 to 20. At 40, b6 runs, and b5, b4, b3 need nothing: x comes back. At 80 b2 cannot start beside it
-    # and no copy is in flight, so x goes (rule 9). It returns once b2 has ended at 90, and b1 waits for it.
+    result = score(in_the_way(6, 5, 4, 3, 2, 1), "S", 30)
+    # At 40 b6 runs, and b5, b4, b3 need nothing: x comes back. At 80 b2 cannot start beside it and no copy is in flight,
+    # so x goes (rule 9). It returns once b2 has ended at 90, and b1 waits for it.
     assert copies(result) == [("out", 0, 10, 20), ("in", 0, 40, 50), ("in", 0, 90, 100)]
     assert compute(result)[-2:] == [("b2", 80, 90), ("b1", 100, 110)]
     assert times(result) == (100 + 10, 0, 0, 10)

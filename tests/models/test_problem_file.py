@@ -232,7 +232,12 @@ TEXTS: list[tuple[str, str, str, str]] = [
     ('"metadata": {}', '"metadata": {"a":{"b c":1,"b c":2}}', '$.metadata.a["b c"]', "this key stands twice"),
     ('"metadata": {}', '"metadata": {"a":[0,{"b":1,"b":1}]}', "$.metadata.a[1].b", "this key stands twice"),
     ('"metadata": {}', '"metadata": {},"metadata":{}', "$.metadata", "this key stands twice in one object"),
-    ('"metadata": {}', '"metadata": {"a":' + "[" * 100_000 + "]" * 100_000 + "}", "$", "nests too deep for slackswap-problem/1"),
+    (
+        '"metadata": {}',
+        '"metadata": {"a":' + "[" * 100_000 + "]" * 100_000 + "}",
+        "$",
+        "nests too deep for slackswap-problem/1",
+    ),
     ('"metadata": {}', '"metadata": {"a":1e999}', "$.metadata[...]", "number out of range"),
     ('"metadata": {}\n}', '"metadata": {}\n} {}', "", "JSON is malformed: trailing characters"),
     ('"metadata": {}\n}', '"metadata": {}', "", "input data was truncated"),

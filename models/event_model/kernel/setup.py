@@ -80,17 +80,21 @@ def _measure_steps(problem: ProblemColumns, schedule: ScheduleColumns, scratch: 
             scratch.step_s[k] = problem.rebuild_s[t]
             scratch.step_bytes[k] = problem.tensor_bytes[t] + problem.rebuild_workspace_bytes[t]
             frees_bytes = problem.rebuild_workspace_bytes[t]
-        flags = 0
+        scratch.step_flags[k] = 0
         for j in range(schedule.drops_start[k], schedule.drops_start[k + 1]):
             t = schedule.drops[j]
             if scratch.swapped[t] == 0:
                 frees_bytes += problem.tensor_bytes[t]
             else:
-                flags = DROPS_SWAPPED
-        if schedule.counts[1] > 0:
-            tensors, first, last = inputs_of(problem, schedule, k)
-            for j in range(first, last):
-                if scratch.swapped[tensors[j]] == 1:
-                    flags |= READS_SWAPPED
+                scratch.step_flags[k] = DROPS_SWAPPED
         scratch.step_frees[k] = frees_bytes
-        scratch.step_flags[k] = flags
+        if schedule.counts[1] > 0:
+            _flag_reads(problem, schedule, k, scratch)
+
+
+@compiled_part
+def _flag_reads(problem: ProblemColumns, schedule: ScheduleColumns, k: int, scratch: Scratch) -> None:
+    tensors, first, last = inputs_of(problem, schedule, k)
+    for j in range(first, last):
+        if scratch.swapped[tensors[j]] == 1:
+            scratch.step_flags[k] |= READS_SWAPPED

@@ -37,6 +37,7 @@ def _check_shape(problem: Problem, schedule: Schedule) -> Iterator[str]:
         ("offloads: tensor", schedule.offload_tensor, n_tensors),
         ("prefetches: tensor", schedule.prefetch_tensor, n_tensors),
         ("prefetches: deadline", schedule.prefetch_deadline, n_steps),
+        ("offloads: step", schedule.offload_after, n_steps),
     ):
         if column.size and (column.min() < 0 or column.max() >= end):
             yield f"{name}: {int(column[(column < 0) | (column >= end)][0])} lies outside 0 .. {end - 1}"
@@ -46,7 +47,10 @@ def _check_order(problem: Problem, schedule: Schedule) -> Iterator[str]:
     operators = schedule.steps[schedule.steps < problem.n_operators].tolist()
     if operators != list(range(problem.n_operators)):
         yield "steps: every operator stands once, in the order of the problem"
+    offloaded = set(schedule.offload_tensor.tolist())
     for code in schedule.steps[schedule.steps >= problem.n_operators].tolist():
+        if code - problem.n_operators in offloaded:
+            yield f"{step_name(problem, code)}: the tensor is offloaded too; a schedule brings it back one way or the other"
         if not problem.rebuildable[code - problem.n_operators]:
             yield f"{step_name(problem, code)}: the tensor has no rebuild"
 
@@ -110,5 +114,3 @@ def _walk(problem: Problem, schedule: Schedule) -> Iterator[str]:
             if t not in there:
                 yield f"step {k}, {name}, is followed by a drop of '{problem.tensor_names[t]}', which is not on the device"
             there.discard(t)
-    for t, after in to_offload:
-        yield f"offload of '{problem.tensor_names[t]}': step {after} does not exist"

@@ -28,9 +28,7 @@ class Plan:
     decisions: DecisionArray
 
     def __post_init__(self) -> None:
-        decisions = np.array(self.decisions, dtype=np.int8)  # a copy: whoever made the array may go on changing it
-        decisions.setflags(write=False)
-        object.__setattr__(self, "decisions", decisions)
+        object.__setattr__(self, "decisions", decision_array(self.decisions))
 
     @classmethod
     def keep_everything(cls, problem: Problem) -> Plan:
@@ -55,6 +53,23 @@ class Plan:
     def letters(self) -> str:
         """One letter per tensor: K keep, S swap, R recompute."""
         return "".join(LETTERS[decision] for decision in self.decisions)
+
+
+def decision_array(decisions: npt.ArrayLike) -> DecisionArray:
+    """Return decisions as a read-only int8 array of their own: whoever made them may go on changing theirs.
+
+    Raises
+    ------
+    InputError
+        One of them is no whole number, or far from any decision: it would turn into another one.
+    """
+    given = np.asarray(decisions)
+    with np.errstate(invalid="ignore"):  # NaN is refused below
+        array = np.array(given, dtype=np.int8, order="C")
+    if not np.array_equal(array, given):
+        raise InputError("decisions are whole numbers: keep 0, swap 1, recompute 2", place="decisions")
+    array.setflags(write=False)
+    return array
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:

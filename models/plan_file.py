@@ -66,18 +66,23 @@ def write_plan(
     Raises
     ------
     InputError
-        The file cannot be written.
+        The file cannot be written, or the budget is none that it could hold.
     """
+    _check_budget(budget_bytes)
     record = _PlanRecord(
         format=FORMAT,
         problem=problem.name,
         problem_sha256=problem_sha256(problem),
-        budget_bytes=budget_bytes,
+        budget_bytes=int(budget_bytes),
         planner=planner,
         decisions=plan.letters if isinstance(plan, Plan) else None,
         schedule=None if isinstance(plan, Plan) else _schedule_record(plan),
     )
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    try:
+        content = msgspec.json.format(msgspec.json.encode(record), indent=1)
+    except UnicodeEncodeError:
+        raise InputError("a name holds half a surrogate pair, which is no character", source=str(path)) from None
+    write_atomically(path, content + b"\n")
 
 
 def read_plan(path: Path | str, problem: Problem) -> StoredPlan:
@@ -104,16 +109,22 @@ def read_plan(path: Path | str, problem: Problem) -> StoredPlan:
 
 
 def _check_record(record: _PlanRecord, problem: Problem) -> None:
-    if record.budget_bytes < 0:
-        raise InputError(f"a budget is a number of bytes from 0, not {record.budget_bytes}", place="$.budget_bytes")
-    if record.budget_bytes > MAX_BUDGET_BYTES:
-        raise InputError("a budget has at most 60 digits", place="$.budget_bytes")
+    _check_budget(record.budget_bytes)
     if record.problem_sha256 != problem_sha256(problem):
         raise InputError(
             f"the plan was made for another problem ('{record.problem}'), or for another version of '{problem.name}': "
             "score it against that one, or plan again",
             place="$.problem_sha256",
         )
+
+
+def _check_budget(budget_bytes: int) -> None:
+    if not budget_bytes >= 0:
+        raise InputError(f"a budget is a number of bytes from 0, not {budget_bytes}", place="$.budget_bytes")
+    if budget_bytes > MAX_BUDGET_BYTES:
+        raise InputError("a budget has at most 60 digits", place="$.budget_bytes")
+    if int(budget_bytes) != budget_bytes:
+        raise InputError(f"a budget is a whole number of bytes, not {budget_bytes}", place="$.budget_bytes")
 
 
 def _check_schedule(problem: Problem, schedule: Schedule) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import IntArray, Problem
 
 
@@ -43,6 +44,8 @@ class Schedule:
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             column = np.array(getattr(self, name), dtype=np.int64)
+            if column.ndim != 1:
+                raise InputError(f"is one list of numbers, not {column.ndim}-dimensional", place=f"schedule.{name}")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
 

@@ -24,10 +24,25 @@ from slackswap.planners.protocol import (
     run_planner,
 )
 from slackswap.planners.slackswap import BARRIERS, RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST, SlackSwap
+from slackswap.planners.superneurons import SuperNeurons
+from slackswap.planners.swapadvisor import SwapAdvisor
+from slackswap.planners.vdnn import VDNN, VDNN_ALL, VDNN_CONV
 
 ENTRY_POINT_GROUP = "slackswap.planners"
 
-BUILT_IN: tuple[Planner, ...] = (Keep(), SLACKSWAP, SWAP_FIRST, RECOMPUTE_ONLY, BARRIERS, Checkpoint())
+BUILT_IN: tuple[Planner, ...] = (
+    Keep(),
+    SLACKSWAP,
+    SWAP_FIRST,
+    RECOMPUTE_ONLY,
+    BARRIERS,
+    Checkpoint(),
+    SwapAdvisor(),
+    SuperNeurons(),
+    VDNN,
+    VDNN_CONV,
+    VDNN_ALL,
+)
 
 
 def registry() -> Mapping[str, Planner]:

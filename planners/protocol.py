@@ -78,6 +78,8 @@ class Supports:
     randomized : whether the result depends on the seed
     any_budget : whether it plans below the keep-everything peak at all
     needs_blocks : whether it frees nothing in a problem that names no blocks
+    needs_convolutions : whether it frees nothing in a problem without convolutions
+    always_frees : whether it frees memory even where everything fits
     """
 
     swaps: bool = True
@@ -85,6 +87,8 @@ class Supports:
     randomized: bool = False
     any_budget: bool = True
     needs_blocks: bool = False
+    needs_convolutions: bool = False
+    always_frees: bool = False
 
 
 @runtime_checkable

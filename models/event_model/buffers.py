@@ -16,8 +16,10 @@ from slackswap.models.event_model.kernel.columns import (
     ScheduleColumns,
     Scratch,
 )
-from slackswap.models.problem import Problem
+from slackswap.models.problem import KINDS, IntArray, Problem
 from slackswap.models.schedule import Schedule
+
+HEAVY_KINDS = ("gemm", "attention", "convolution")
 
 
 class Buffers(NamedTuple):
@@ -81,6 +83,7 @@ def _problem_columns(problem: Problem) -> ProblemColumns:
         n_forward=problem.n_forward,
         duration_s=problem.duration_s,
         layer=problem.layer,
+        heavy=_heavy(problem),
         workspace_bytes=problem.workspace_bytes,
         allocation_bytes=problem.allocation_bytes,
         reads_start=problem.reads_start,
@@ -98,6 +101,13 @@ def _problem_columns(problem: Problem) -> ProblemColumns:
         duplex_factor=float(link.duplex_factor),
         latency_s=float(link.latency_s),
     )
+
+
+def _heavy(problem: Problem) -> IntArray:
+    """1 where an operator is heavy enough to prefetch for, by its kind (policy ``on-demand``)."""
+    heavy = np.isin(problem.kind, [KINDS.index(kind) for kind in HEAVY_KINDS]).astype(np.int64)
+    heavy.setflags(write=False)
+    return heavy
 
 
 def _read_only(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -155,6 +165,9 @@ def new_scratch(problem: Problem, n_steps: int, n_prefetches: int) -> Scratch:
         step_frees=integers(n_steps),
         step_flags=integers(n_steps),
         layer_last=integers(n_steps),
+        next_heavy=integers(n_steps),
+        least_recent=integers(n),
+        least_recent_place=integers(n),
         rebuilt=integers(n),
         first_late_step=integers(n),
         last_step=integers(n),
@@ -172,6 +185,7 @@ def new_log(n_steps: int, n_copies: int, n_samples: int) -> Log:
         end_s=np.zeros(n_steps),
         input_wait_s=np.zeros(n_steps),
         memory_wait_s=np.zeros(n_steps),
+        barrier_wait_s=np.zeros(n_steps),
         awaited=np.full(n_steps, -1, np.int64),
         copy_engine=np.zeros(n_copies, np.int64),
         copy_tensor=np.zeros(n_copies, np.int64),

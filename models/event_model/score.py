@@ -17,8 +17,9 @@ class Timeline:
     ----------
     step_names : names of the s steps, operators and rebuilds, that ran (all of them if the plan fits)
     start_s, end_s : (s,) arrays
-    input_wait_s, memory_wait_s : (s,) arrays
-        How long compute waited before each step because an input was missing, or only because memory was.
+    input_wait_s, memory_wait_s, barrier_wait_s : (s,) arrays
+        How long compute waited before each step because an input was missing, only because memory was, or only because
+        the runtime policy held it.
     awaited : (s,) array
         Tensor whose absence held the step up last; -1 where none did.
     copy_is_d2h, copy_tensor, copy_start_s, copy_end_s : (c,) arrays
@@ -32,6 +33,7 @@ class Timeline:
     end_s: FloatArray
     input_wait_s: FloatArray
     memory_wait_s: FloatArray
+    barrier_wait_s: FloatArray
     awaited: IntArray
     copy_is_d2h: BoolArray
     copy_tensor: IntArray

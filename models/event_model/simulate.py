@@ -13,11 +13,11 @@ from slackswap.models.event_model.kernel import columns as at
 from slackswap.models.event_model.kernel.iteration import lower_decisions, run_batch, run_schedule
 from slackswap.models.event_model.score import Score, ScoreTable, Timeline
 from slackswap.models.legality import check
-from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, check_plan
+from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, check_plan, decision_array
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule, step_name
 
-POLICIES = {"default": at.DEFAULT, "barriers": at.BARRIERS}
+POLICIES = {"default": at.DEFAULT, "barriers": at.BARRIERS, "on-demand": at.ON_DEMAND}
 
 
 def simulate(
@@ -75,14 +75,13 @@ def simulate_many(
         As in `simulate`; the place names the row.
     """
     code = _policy_code(policy)
-    rows = np.ascontiguousarray(decisions, dtype=np.int8)
+    rows = decision_array(decisions)
     if rows.ndim != 2:
         raise InputError(f"plans come as a table of (plans, tensors), not in {rows.ndim} dimensions", place="decisions")
     _check_rows(problem, rows)
     buffers = buffers_of(problem)
     integers = np.zeros((len(rows), at.N_INTEGERS), np.int64)
     floats = np.zeros((len(rows), at.N_FLOATS))
-    rows.setflags(write=False)
     run_batch(
         buffers.problem,
         rows,
@@ -120,7 +119,7 @@ def _policy_code(policy: str) -> int:
 
 
 def _whole_bytes(budget_bytes: float) -> int:
-    if math.isnan(budget_bytes) or budget_bytes < 0:
+    if not budget_bytes >= 0:  # NaN is not, either
         raise InputError(f"a budget is a number of bytes from 0, not {budget_bytes}", place="budget")
     return int(min(budget_bytes, at.UNLIMITED_BYTES))
 
@@ -162,6 +161,7 @@ def _timeline(
         end_s=log.end_s[:ran],
         input_wait_s=log.input_wait_s[:ran],
         memory_wait_s=log.memory_wait_s[:ran],
+        barrier_wait_s=log.barrier_wait_s[:ran],
         awaited=log.awaited[:ran],
         copy_is_d2h=log.copy_engine == at.D2H,
         copy_tensor=log.copy_tensor,

@@ -236,6 +236,23 @@ def test_an_offload_that_has_not_started_is_cancelled_by_its_reader() -> None:
     assert memory(result) == [(0, 100), (10, 120), (20, 120), (30, 100), (40, 100)]
 
 
+@pytest.mark.parametrize(("f2_ms", "copy_is_first"), [(8, True), (11, False)])
+def test_ends_that_differ_by_rounding_are_one_instant(f2_ms: int, copy_is_first: bool) -> None:
+    # x leaves from 1 on, while f1 and f2 run, and takes as long as both: 1 ms and f2_ms. In floating point one end comes
+    # first, by far less than 1 ns; by rule 10 the step's end does: b0 stands at x before it has left, and x stays.
+    assert (1 * MS + (1 + f2_ms) * MB / 1e9 < 1 * MS + 1 * MS + f2_ms * MS) == copy_is_first
+    operators = [
+        Operator("f0", "forward", 1 * MS),
+        Operator("f1", "forward", 1 * MS),
+        Operator("f2", "forward", f2_ms * MS),
+        Operator("b0", "backward", 1 * MS),
+    ]
+    tensors = [Tensor("x", (1 + f2_ms) * MB, 0, (3,))]
+    result = score(Problem.from_records("tie", operators, tensors, PLAIN_LINK), "S")
+    assert copied(result) == (1 + f2_ms, 0)
+    assert times(result) == (1 + 1 + f2_ms + 1, 0, 0, 0)
+
+
 def test_more_bandwidth_can_make_a_step_slower() -> None:
     # x: 3 MB from f0 (3 ms) for b0 (2 ms). y: 4 MB from f1 (1 ms) for b1 (1 ms). x is swapped.
     operators = [
@@ -559,7 +576,7 @@ def refusal(*args: object, **options: object) -> tuple[str, str]:
 
 
 def test_unknown_policy() -> None:
-    expected = ("policy", "'lru' is not a runtime policy: use one of default, barriers")
+    expected = ("policy", "'lru' is not a runtime policy: use one of default, barriers, on-demand")
     assert refusal(two_layers(), Plan.from_letters("KK"), 1, policy="lru") == expected
     with pytest.raises(InputError, match="'' is not a runtime policy"):
         simulate_many(two_layers(), np.zeros((1, 2), np.int8), 1, policy="")

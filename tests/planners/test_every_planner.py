@@ -121,11 +121,14 @@ def check_plan_is_what_was_claimed(
         assert decisions.shape == (problem.n_tensors,)
         assert planner.supports.swaps or SWAP not in decisions
         assert planner.supports.recomputes or RECOMPUTE not in decisions
-    score = simulate(problem, plan, budget_bytes)
-    assert score.fits
-    assert score.peak_bytes <= budget_bytes
+    # `barriers` plans for the default policy what it then runs with barriers; the others plan for their own.
+    scores = [simulate(problem, plan, budget_bytes, policy=policy) for policy in {planner.policy, "default"}]
+    fitting = [score for score in scores if score.fits]
+    assert fitting
+    assert max(score.peak_bytes for score in fitting) <= budget_bytes
+    score = min(fitting, key=lambda one: one.step_s)
     if not outcome.solver:  # a solver claims its own objective; the others have asked the event model
-        assert outcome.claimed_step_s == score.step_s
+        assert outcome.claimed_step_s in [one.step_s for one in fitting]
     if outcome.lower_bound_s is not None:
         assert outcome.lower_bound_s <= score.step_s * (1 + 1e-9)
     row = judge(problem, budget_bytes, peak_bytes(problem), planner, outcome).row
@@ -170,6 +173,9 @@ def test_from_the_peak_upwards_the_step_is_ideal(planner: Planner, name: str, be
     peak = peak_bytes(problem)
     outcome = planned(planner, problem, peak + beyond_peak)
     row = judge(problem, peak + beyond_peak, peak, planner, outcome).row
+    if planner.supports.always_frees:
+        assert row.step_s is None or row.step_s >= problem.ideal_s * (1 - 1e-12)
+        return
     assert row.step_s == pytest.approx(problem.ideal_s, rel=1e-12)
     assert row.throughput == pytest.approx(1.0, rel=1e-12)
 
@@ -194,6 +200,7 @@ def test_a_planner_that_frees_memory_does_so_on_the_small_gpt(planner: Planner) 
     problem = small_gpt()
     outcome = planned(planner, problem, int(0.6 * peak_bytes(problem)))
     frees = planner.supports.any_budget and (planner.supports.swaps or planner.supports.recomputes)
+    frees &= not planner.supports.needs_convolutions
     assert (outcome.plan is not None) == frees
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from slackswap.models.event_model.compilation import compiled_part
 from slackswap.models.problem import FloatArray, IntArray
 
-DEFAULT, BARRIERS = 0, 1
+DEFAULT, BARRIERS, ON_DEMAND = 0, 1, 2
 INSTANT_S = 1e-9  # rule 10: ends closer than this are one instant
 UNLIMITED_BYTES = 1 << 62
 
@@ -23,6 +23,7 @@ class ProblemColumns(NamedTuple):
     n_forward: int
     duration_s: FloatArray
     layer: IntArray
+    heavy: IntArray
     workspace_bytes: IntArray
     allocation_bytes: IntArray
     reads_start: IntArray
@@ -80,6 +81,9 @@ class Scratch(NamedTuple):
     step_frees: IntArray  # its workspace and the tensors that go with it and have no offload
     step_flags: IntArray
     layer_last: IntArray
+    next_heavy: IntArray
+    least_recent: IntArray  # tensors that may leave, in the order in which they came to it
+    least_recent_place: IntArray
     rebuilt: IntArray
     first_late_step: IntArray
     last_step: IntArray
@@ -96,6 +100,7 @@ class Log(NamedTuple):
     end_s: FloatArray
     input_wait_s: FloatArray
     memory_wait_s: FloatArray
+    barrier_wait_s: FloatArray
     awaited: IntArray
     copy_engine: IntArray
     copy_tensor: IntArray
@@ -109,7 +114,7 @@ class Log(NamedTuple):
 USED, PEAK, STEP, RUNNING, FORWARD_STEPS, LOWEST, HIGHEST = 0, 1, 2, 3, 4, 5, 6
 NEXT_OFFLOAD, BARRIER_D2H, BARRIER_H2D, TARGET_LAST, FAILED, MISSING = 7, 8, 9, 10, 11, 12
 D2H_BYTES, H2D_BYTES, COPIES, SAMPLES, N_WAITING, EARLIEST_FETCH, FETCHES_FIRST = 13, 14, 15, 16, 17, 18, 19
-N_INTEGERS = 20
+LEAST_RECENT, MAY_LEAVE, N_INTEGERS = 20, 21, 22
 # Scratch.floats
 NOW, STEP_END, RECOMPUTE_S, FORWARD_STALL, BACKWARD_STALL, NEXT_EVENT, N_FLOATS = 0, 1, 2, 3, 4, 5, 6
 # engines and their phases; an engine in its latency moves no bytes, an empty copy never does

@@ -18,6 +18,8 @@ from slackswap.models.event_model.kernel.columns import (
     HIGHEST,
     IDLE,
     LATENCY,
+    LEAST_RECENT,
+    MAY_LEAVE,
     MOVING,
     NEXT_EVENT,
     NEXT_OFFLOAD,
@@ -45,12 +47,12 @@ def start_offload(problem: ProblemColumns, schedule: ScheduleColumns, scratch: S
         scratch.offload[t] = UNDER_WAY
         scratch.integers[NEXT_OFFLOAD] = j + 1
         scratch.integers[D2H_BYTES] += problem.tensor_bytes[t]
-        start_copy(problem, D2H, j, t, scratch, log)
+        start_copy(problem, D2H, t, t, scratch, log)
 
 
 @compiled_part
 def start_copy(problem: ProblemColumns, engine: int, cargo: int, tensor: int, scratch: Scratch, log: Log) -> None:
-    """Put a tensor on an engine; `cargo` is its place in the offload or prefetch queue."""
+    """Put a tensor on an engine; `cargo` is what its end is told: the tensor (D2H) or the prefetch entry (H2D)."""
     now, n_bytes = scratch.floats[NOW], problem.tensor_bytes[tensor]
     scratch.cargo[engine] = cargo
     scratch.phase[engine] = LATENCY if n_bytes > 0 else EMPTY
@@ -111,7 +113,7 @@ def end_copy(problem: ProblemColumns, schedule: ScheduleColumns, engine: int, sc
     scratch.phase[engine] = IDLE
     find_next_event(scratch)
     if engine == D2H:
-        t = schedule.offload_tensor[scratch.cargo[D2H]]
+        t = scratch.cargo[D2H]
         scratch.integers[BARRIER_D2H] = 0
         scratch.offload[t] = DONE
         scratch.on_host[t] = 1
@@ -122,5 +124,9 @@ def end_copy(problem: ProblemColumns, schedule: ScheduleColumns, engine: int, sc
         e = scratch.cargo[H2D]
         scratch.integers[BARRIER_H2D] = 0
         scratch.entry_state[e] = FETCHED
-        scratch.on_device[schedule.prefetch_tensor[e]] = 1
+        t = schedule.prefetch_tensor[e]
+        scratch.on_device[t] = 1
+        if scratch.integers[MAY_LEAVE] > 0:  # policy on-demand: what was fetched early may leave again
+            scratch.release_waits[t] = 1
+            scratch.integers[LEAST_RECENT] = min(scratch.integers[LEAST_RECENT], scratch.least_recent_place[t])
         scratch.integers[HIGHEST] = max(scratch.integers[HIGHEST], e)

@@ -19,6 +19,7 @@ from slackswap.models.event_model.kernel.columns import (
     N_INTEGERS,
     NO_ENTRY,
     NOW,
+    ON_DEMAND,
     RUNNING,
     STEP,
     STEP_END,
@@ -29,6 +30,7 @@ from slackswap.models.event_model.kernel.columns import (
 )
 from slackswap.models.event_model.kernel.copies import begin_moving, end_copy, find_next_event, start_offload
 from slackswap.models.event_model.kernel.lowering import lower
+from slackswap.models.event_model.kernel.on_demand import make_room
 from slackswap.models.event_model.kernel.prefetches import admit_prefetch, evict
 from slackswap.models.event_model.kernel.setup import reset
 from slackswap.models.event_model.kernel.steps import (
@@ -66,18 +68,26 @@ def _run(
             try_step(problem, schedule, budget_bytes, policy, scratch, log)
         if phase[H2D] == IDLE:
             admit_prefetch(problem, schedule, budget_bytes, policy, scratch, log)
-        if integers[RUNNING] == 0 and phase[D2H] == IDLE and phase[H2D] == IDLE:
+        waits = integers[RUNNING] == 0
+        if (
+            policy == ON_DEMAND
+            and waits
+            and phase[D2H] == IDLE
+            and make_room(problem, schedule, budget_bytes, scratch, log)
+        ):
+            continue
+        if waits and phase[D2H] == IDLE and phase[H2D] == IDLE:
             if policy == BARRIERS and stops_fetching_first(schedule, scratch):
                 continue
-            if not evict(problem, schedule, scratch, log):
+            if policy == ON_DEMAND or not evict(problem, schedule, scratch, log):
                 fail(problem, schedule, budget_bytes, scratch)
                 return
         else:
-            _advance(problem, schedule, scratch, log)
+            _advance(problem, schedule, policy, scratch, log)
 
 
 @compiled_part
-def _advance(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
+def _advance(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scratch: Scratch, log: Log) -> None:
     """Go to the next instant at which a step or a copy ends, and process what ends there (rule 10)."""
     integers, floats, phase, event_s = scratch.integers, scratch.floats, scratch.phase, scratch.event_s
     while True:
@@ -100,10 +110,10 @@ def _advance(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratc
         if phase[engine] >= MOVING and event_s[engine] - earliest_s < INSTANT_S:
             now = max(now, event_s[engine])
     if integers[RUNNING] == 0:
-        count_wait(problem, schedule, now - floats[NOW], scratch, log)
+        count_wait(problem, schedule, policy, now - floats[NOW], scratch, log)
     floats[NOW] = now
     if integers[RUNNING] == 1 and floats[STEP_END] <= now:
-        end_step(problem, schedule, scratch, log)
+        end_step(problem, schedule, policy, scratch, log)
     for engine in range(2):
         if phase[engine] >= MOVING and event_s[engine] <= now:
             end_copy(problem, schedule, engine, scratch, log)

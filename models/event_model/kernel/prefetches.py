@@ -5,7 +5,7 @@ from __future__ import annotations
 from slackswap.models.event_model.compilation import compiled_part
 from slackswap.models.event_model.kernel.barriers import allowed_by_barrier
 from slackswap.models.event_model.kernel.columns import (
-    DEFAULT,
+    BARRIERS,
     EARLIEST_FETCH,
     FETCHED,
     FORWARD_STEPS,
@@ -15,6 +15,7 @@ from slackswap.models.event_model.kernel.columns import (
     LOWEST,
     N_WAITING,
     NO_ENTRY,
+    ON_DEMAND,
     PLANNED,
     RUNNING,
     STEP,
@@ -27,6 +28,7 @@ from slackswap.models.event_model.kernel.columns import (
 )
 from slackswap.models.event_model.kernel.copies import start_copy
 from slackswap.models.event_model.kernel.memory import release, use
+from slackswap.models.event_model.kernel.on_demand import allowed_on_demand
 
 
 @compiled_part
@@ -56,10 +58,19 @@ def head(schedule: ScheduleColumns, policy: int, scratch: Scratch) -> int:
     scratch.integers[LOWEST] = e
     while e < n_prefetches:
         may_start = scratch.entry_state[e] == WAITING and schedule.prefetch_after[e] < scratch.integers[STEP]
-        if may_start and (policy == DEFAULT or allowed_by_barrier(schedule, e, scratch)):
+        if may_start and _allowed(schedule, e, policy, scratch):
             return int(e)
         e += 1
     return NO_ENTRY
+
+
+@compiled_part
+def _allowed(schedule: ScheduleColumns, e: int, policy: int, scratch: Scratch) -> bool:
+    if policy == BARRIERS:
+        return allowed_by_barrier(schedule, e, scratch)
+    if policy == ON_DEMAND:
+        return allowed_on_demand(schedule, e, scratch)
+    return True
 
 
 @compiled_part

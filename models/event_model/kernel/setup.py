@@ -16,8 +16,10 @@ from slackswap.models.event_model.kernel.columns import (
     HIGHEST,
     IDLE,
     NEXT_EVENT,
+    NEXT_OFFLOAD,
     NO_ENTRY,
     NONE,
+    ON_DEMAND,
     PLANNED,
     QUEUED,
     READS_SWAPPED,
@@ -27,6 +29,7 @@ from slackswap.models.event_model.kernel.columns import (
     Scratch,
     inputs_of,
 )
+from slackswap.models.event_model.kernel.on_demand import find_next_heavy
 
 
 @compiled_part
@@ -51,7 +54,7 @@ def reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scrat
         scratch.entry[t] = NO_ENTRY
     for j in range(n_offloads):
         scratch.swapped[schedule.offload_tensor[j]] = 1
-        scratch.offload[schedule.offload_tensor[j]] = QUEUED
+        scratch.offload[schedule.offload_tensor[j]] = NONE if policy == ON_DEMAND else QUEUED
     for e in range(n_prefetches - 1, -1, -1):
         t = schedule.prefetch_tensor[e]
         scratch.entry_state[e] = PLANNED
@@ -61,6 +64,9 @@ def reset(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scrat
     _measure_steps(problem, schedule, scratch)
     if policy == BARRIERS:
         find_layers(problem, schedule, scratch)
+    if policy == ON_DEMAND:
+        scratch.integers[NEXT_OFFLOAD] = n_offloads  # nothing is offloaded ahead
+        find_next_heavy(problem, schedule, scratch)
 
 
 @compiled_part

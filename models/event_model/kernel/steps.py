@@ -25,6 +25,7 @@ from slackswap.models.event_model.kernel.columns import (
     NO_ENTRY,
     NONE,
     NOW,
+    ON_DEMAND,
     PEAK,
     PLANNED,
     QUEUED,
@@ -42,6 +43,7 @@ from slackswap.models.event_model.kernel.columns import (
     inputs_of,
 )
 from slackswap.models.event_model.kernel.memory import log_memory, release, use
+from slackswap.models.event_model.kernel.on_demand import may_leave
 from slackswap.models.problem import IntArray
 
 
@@ -144,17 +146,19 @@ def _start_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scr
 
 
 @compiled_part
-def end_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: Scratch, log: Log) -> None:
+def end_step(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, scratch: Scratch, log: Log) -> None:
     """Rules 1 and 2: the workspace goes, then what the schedule drops; a drop waits for an offload of its tensor."""
     integers, k = scratch.integers, scratch.integers[STEP]
     use(-scratch.step_frees[k], scratch, log)
     if scratch.step_flags[k] & DROPS_SWAPPED:
         for j in range(schedule.drops_start[k], schedule.drops_start[k + 1]):
             t = schedule.drops[j]
-            if scratch.offload[t] == QUEUED or scratch.offload[t] == UNDER_WAY:
+            if policy == ON_DEMAND and scratch.entry[t] != NO_ENTRY:
+                may_leave(t, scratch)
+            elif scratch.offload[t] == QUEUED or scratch.offload[t] == UNDER_WAY:
                 scratch.release_waits[t] = 1
-            elif scratch.swapped[t] == 1:
-                release(problem, t, scratch, log)
+            elif scratch.swapped[t] == 1 and (scratch.on_host[t] == 1 or scratch.entry[t] == NO_ENTRY):
+                release(problem, t, scratch, log)  # else it was not offloaded (rule 7), and the only copy is read again
     integers[RUNNING] = 0
     integers[STEP] = k + 1
     integers[BARRIER_D2H] = scratch.phase[D2H]
@@ -173,7 +177,9 @@ def stand_at_step(problem: ProblemColumns, schedule: ScheduleColumns, scratch: S
 
 
 @compiled_part
-def count_wait(problem: ProblemColumns, schedule: ScheduleColumns, wait_s: float, scratch: Scratch, log: Log) -> None:
+def count_wait(
+    problem: ProblemColumns, schedule: ScheduleColumns, policy: int, wait_s: float, scratch: Scratch, log: Log
+) -> None:
     """Rule 8: a wait before the end of the forward pass is forward stall, after it backward stall."""
     k = scratch.integers[STEP]
     scratch.floats[FORWARD_STALL if k < scratch.integers[FORWARD_STEPS] else BACKWARD_STALL] += wait_s
@@ -185,7 +191,10 @@ def count_wait(problem: ProblemColumns, schedule: ScheduleColumns, wait_s: float
             log.awaited[k] = tensors[j]
             log.input_wait_s[k] += wait_s
             return
-    log.memory_wait_s[k] += wait_s
+    if policy == BARRIERS and held_by_barrier(schedule, scratch):
+        log.barrier_wait_s[k] += wait_s
+    else:
+        log.memory_wait_s[k] += wait_s
 
 
 @compiled_part

@@ -173,3 +173,22 @@ def decisions(problem: Problem) -> st.SearchStrategy[str]:
         for saved, rebuildable in zip(problem.saved, problem.rebuildable, strict=True)
     ]
     return st.tuples(*map(st.sampled_from, letters)).map("".join)
+
+
+@st.composite
+def crowded_chains(draw: st.DrawFn) -> Problem:
+    """Chains whose backward pass holds a large workspace beyond the three steps that admission looks ahead.
+
+    What was fetched in the meantime is then in the way: rule 9.
+    """
+    n = draw(st.integers(6, 12))
+    size = st.integers(5, 15).map(lambda mb: mb * MB)
+    duration = st.integers(1, 10).map(lambda ms: ms * MS)
+    operators = [Operator(f"f{i}", "forward", draw(duration), layer=i) for i in range(n)]
+    for i in reversed(range(n)):
+        workspace_bytes = draw(st.sampled_from([0, 0, 0, 25 * MB, 40 * MB]))
+        operators.append(Operator(f"b{i}", "backward", draw(duration), workspace_bytes, layer=2 * n - 1 - i))
+    tensors = [
+        Tensor(f"t{i}", draw(size), i, (2 * n - 1 - i,), None, Rebuild(MS, (i - 1,) if i else ())) for i in range(n)
+    ]
+    return Problem.from_records("crowded chain", operators, tensors, draw(links()))

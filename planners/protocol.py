@@ -78,7 +78,7 @@ class Supports:
     randomized : whether the result depends on the seed
     any_budget : whether it plans below the keep-everything peak at all
     needs_blocks : whether it frees nothing in a problem that names no blocks
-    needs_convolutions : whether it frees nothing in a problem without convolutions
+    needs_heavy_kinds : whether it frees nothing in a problem without operators of a heavy kind
     always_frees : whether it frees memory even where everything fits
     """
 
@@ -87,7 +87,7 @@ class Supports:
     randomized: bool = False
     any_budget: bool = True
     needs_blocks: bool = False
-    needs_convolutions: bool = False
+    needs_heavy_kinds: bool = False
     always_frees: bool = False
 
 

@@ -25,8 +25,8 @@ temporaries. The rules, as the code cites them:
 Policy ``barriers`` (vDNN): a layer is a run of neighbouring operators of one pass with one layer number; a rebuild is a
 layer of its own. A layer begins only when every copy under way at the end of the layer before it has ended. In the backward
 pass its own missing inputs are fetched first, until nothing is under way and the next of them cannot be admitted; while it
-runs, only its own inputs and those of the closest later layer that misses some when it begins are fetched, all under the
-admission of rule 6.
+runs, only its own inputs and, if it reads swapped tensors itself, those of the closest later layer that misses some when it
+begins are fetched, all under the admission of rule 6.
 
 Policy ``on-demand`` (SuperNeurons): nothing is offloaded ahead. From the end of its last forward reader a swapped tensor
 may leave, and stays until it has to. Compute that stands at a step which lacks nothing but memory, or which waits for a

@@ -12,6 +12,7 @@ from slackswap.models.event_model.kernel.columns import (
     IDLE,
     LOWEST,
     NO_ENTRY,
+    READS_SWAPPED,
     RUNNING,
     STEP,
     TARGET_LAST,
@@ -71,14 +72,28 @@ def stops_fetching_first(schedule: ScheduleColumns, scratch: Scratch) -> bool:
 
 @compiled_part
 def choose_target(schedule: ScheduleColumns, scratch: Scratch, k: int) -> None:
-    """The layer whose inputs are fetched while the layer of step k runs: the closest one that misses some."""
+    """The layer whose inputs are fetched while the layer of step k runs: the closest one that misses some.
+
+    None, if the layer of step k reads nothing that is swapped.
+    """
     scratch.integers[FETCHES_FIRST] = 1
     scratch.integers[TARGET_LAST] = NO_ENTRY
+    if not _reads_swapped(scratch, k):
+        return
     for e in range(scratch.integers[LOWEST], schedule.counts[2]):
         deadline = schedule.prefetch_deadline[e]
         if scratch.entry_state[e] == WAITING and deadline > scratch.layer_last[k]:
             scratch.integers[TARGET_LAST] = scratch.layer_last[deadline]
             return
+
+
+@compiled_part
+def _reads_swapped(scratch: Scratch, k: int) -> bool:
+    """Whether the layer that begins with step k reads a tensor that has an offload."""
+    flags = 0
+    for step in range(k, scratch.layer_last[k] + 1):
+        flags |= scratch.step_flags[step]
+    return bool(flags & READS_SWAPPED)
 
 
 @compiled_part

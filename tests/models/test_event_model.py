@@ -480,9 +480,9 @@ def test_barriers_wait_for_the_copies_of_the_layer_before() -> None:
     # Out at 0.25 MB/ms: a0 leaves from 10 to 50, in takes 10 ms. f1 ends at 30, and the next layer waits until 50.
     problem = two_layers(Link(2.5e8, 1e9, 1.0, 0.0))
     result = score(problem, "SK", policy="barriers")
-    # b1 begins at 50; while it runs, the inputs of b0 are fetched.
-    assert copies(result) == [("out", 0, 10, 50), ("in", 0, 50, 60)]
-    assert times(result) == (110, 0, 0, 20)
+    # b1 runs from 50 to 90 and reads nothing that is swapped, so it fetches nothing for others: b0 waits for a0 until 100.
+    assert copies(result) == [("out", 0, 10, 50), ("in", 0, 90, 100)]
+    assert times(result) == (120, 0, 0, 30)
     # Without barriers b1 runs from 30 on, and a0 is back before it ends.
     assert times(score(problem, "SK")) == (90, 0, 0, 0)
 

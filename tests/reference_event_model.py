@@ -13,16 +13,16 @@ from typing import Literal
 
 import simpy
 from reference_lowering import Step, check_decisions, first_backward_use, last_use, lower
-from reference_policies import Barriers, Policy
+from reference_policies import Barriers, OnDemand, Policy
 from simpy.events import Process, ProcessGenerator
 
 from slackswap.models.problem import Problem
 
-PolicyName = Literal["default", "barriers"]
+PolicyName = Literal["default", "barriers", "on-demand"]
 LaneName = Literal["compute", "d2h", "h2d"]
 LOOK_AHEAD_STEPS = 3  # rule 6
 ONE_INSTANT_S = 1e-9  # rule 10
-POLICIES: dict[PolicyName, type[Policy]] = {"default": Policy, "barriers": Barriers}
+POLICIES: dict[PolicyName, type[Policy]] = {"default": Policy, "barriers": Barriers, "on-demand": OnDemand}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class ReferenceScore:
     """What the rules give for one plan; where it does not fit, the totals reach as far as the run did.
 
     `intervals` are in order of their start; `used` holds (time, bytes) after every change; `evictions` holds (time,
-    tensor) of rule 9; `failed_step` is the name of an operator or of the tensor whose rebuild does not fit.
+    tensor) of what was released for room alone, with no copy: by rule 9, or on demand; `failed_step` is the name of an
+    operator or of the tensor whose rebuild does not fit.
     """
 
     fits: bool
@@ -302,7 +303,8 @@ class Iteration:
         for t in sorted({*step.reads, *step.writes}):
             self._release_after(place, t)
         # 5: "as soon as it is produced". A swapped tensor is saved, so a forward operator writes it, once.
-        self.offload_queue += [t for t in step.writes if self.decisions[t] == "S"]
+        if self.policy.offloads_ahead():
+            self.offload_queue += [t for t in step.writes if self.decisions[t] == "S"]
         self.place, self.stands_since_s = place + 1, self.env.now
         self.policy.step_ended(place)
 
@@ -325,10 +327,12 @@ class Iteration:
 
     def _start_offload(self) -> None:
         if self.offload_queue and not self.d2h.busy:
-            tensor = self.offload_queue.pop(0)  # 5: in the order in which they are produced
-            self.d2h_bytes += self.tensor_bytes[tensor]  # 11
-            self._open_interval("d2h", tensor)
-            self.d2h.start(tensor, self.d2h.copy(self.tensor_bytes[tensor]))
+            self.offload(self.offload_queue.pop(0))  # 5: in the order in which they are produced
+
+    def offload(self, tensor: int) -> None:
+        self.d2h_bytes += self.tensor_bytes[tensor]  # 11
+        self._open_interval("d2h", tensor)
+        self.d2h.start(tensor, self.d2h.copy(self.tensor_bytes[tensor]))
 
     def _end_offload(self, tensor: int) -> None:
         self._close_interval("d2h")
@@ -373,26 +377,23 @@ class Iteration:
 
     # ---- 9: no room ----
 
+    def nothing_under_way(self) -> bool:
+        return not (self.compute.busy or self.d2h.busy or self.h2d.busy)
+
     def _make_room(self) -> None:
-        """9: release one tensor at a time until something runs; else the plan does not fit."""
-        while not (self.compute.busy or self.d2h.busy or self.h2d.busy):
-            if not (self.policy.stops_waiting() or self._evict_furthest()):
-                self._does_not_fit()
+        """9: one tensor at a time until something runs; else the plan does not fit."""
+        while self.policy.needs_room():
+            if not self.policy.makes_room():
+                if self.nothing_under_way():
+                    self._does_not_fit()
                 return
             self._start_step()
             self._start_prefetch()
 
-    def _evict_furthest(self) -> bool:
-        # A first use after this step implies "not read in the backward pass yet".
-        candidates = [
-            t for t in self.swapped if t in self.on_device and t in self.host_copy and self.deadline[t] > self.place
-        ]
-        if not candidates or not self.backward_begun():
-            return False
-        tensor = max(candidates, key=lambda t: (self.deadline[t], -t))
+    def evict(self, tensor: int) -> None:
+        """Release what the host has a copy of."""
         self._release(tensor)  # which queues it again: it has a host copy and is not on the device
         self.evictions.append((self.env.now, tensor))
-        return True
 
     def _does_not_fit(self) -> None:
         step = self.steps[self.place]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem, Tensor
 
+HEAVY_KINDS = ("gemm", "attention", "convolution")
+
 
 @dataclass(frozen=True)
 class Step:
     """One step of the schedule: an operator, or the rebuild of a tensor (then `rebuilds` is not None).
 
-    Rule 1: `allocation_bytes` is all that it writes, saved or not, plus its workspace. `layer` is None for a rebuild.
+    Rule 1: `allocation_bytes` is all that it writes, saved or not, plus its workspace. `layer` is None for a rebuild, which
+    is no heavy operator either, whatever it runs.
     """
 
     name: str
@@ -23,6 +26,7 @@ class Step:
     allocation_bytes: int
     layer: int | None
     rebuilds: int | None = None
+    heavy: bool = False
 
 
 def check_decisions(problem: Problem, decisions: str) -> None:
@@ -83,6 +87,7 @@ def operator_steps(problem: Problem, tensors: list[Tensor]) -> list[Step]:
             workspace_bytes=operator.workspace_bytes,
             allocation_bytes=operator.workspace_bytes + sum(tensors[t].bytes for t in writes[i]),
             layer=operator.layer,
+            heavy=operator.kind in HEAVY_KINDS,
         )
         for i, operator in enumerate(problem.operators())
     ]

@@ -26,9 +26,29 @@ class Policy:
         """Whether a queued tensor takes part in the H2D queue now."""
         return True
 
-    def stops_waiting(self) -> bool:
-        """Nothing is in flight or can be admitted: whether the policy stops holding compute, before rule 9 acts."""
-        return False
+    def offloads_ahead(self) -> bool:
+        """Whether a swapped tensor queues for D2H when it is produced (rule 5)."""
+        return True
+
+    def needs_room(self) -> bool:
+        """Whether room is to be made now; asked after the H2D start, and again after each tensor that made some."""
+        return self.iteration.nothing_under_way()
+
+    def makes_room(self) -> bool:
+        """Do one thing that may let the step start; False: there is none."""
+        return self._evicts_furthest()
+
+    def _evicts_furthest(self) -> bool:
+        """9: release the prefetched tensor that is read furthest in the future, if there is one."""
+        run = self.iteration
+        # A first use after this step implies "not read in the backward pass yet".
+        candidates = [
+            t for t in run.swapped if t in run.on_device and t in run.host_copy and run.deadline[t] > run.place
+        ]
+        if not candidates or not run.backward_begun():
+            return False
+        run.evict(max(candidates, key=lambda t: (run.deadline[t], -t)))
+        return True
 
     def step_started(self, place: int) -> None:
         """Take note that the step at `place` has started."""
@@ -69,21 +89,67 @@ class Barriers(Policy):
         begun = run.compute.busy or not self._first_of_layer(run.place)
         return layer == self.layer[run.place] or (begun and layer == self.fetched_layer)
 
-    def stops_waiting(self) -> bool:
-        stops = self.holds_compute()
+    def makes_room(self) -> bool:
+        holds = self.holds_compute()
         self.fetches_first = False
-        return stops
+        return holds or self._evicts_furthest()  # before rule 9 acts, compute is no longer held
 
     def step_started(self, place: int) -> None:
         if not self._first_of_layer(place):
             return
+        run = self.iteration
         self.fetches_first = True
-        queued = [self.layer[self.iteration.deadline[t]] for t in self.iteration.prefetch_queue()]
-        self.fetched_layer = min((layer for layer in queued if layer > self.layer[place]), default=None)
+        self.fetched_layer = None
+        steps = [step for step, layer in zip(run.steps, self.layer, strict=True) if layer == self.layer[place]]
+        if any(t in run.swapped for step in steps for t in step.reads):
+            queued = [self.layer[run.deadline[t]] for t in run.prefetch_queue()]
+            self.fetched_layer = min((layer for layer in queued if layer > self.layer[place]), default=None)
 
     def step_ended(self, place: int) -> None:
         if place + 1 < len(self.layer) and self._first_of_layer(place + 1):
             self.overlapping = [engine.job for engine in (self.iteration.d2h, self.iteration.h2d) if engine.busy]
+
+
+class OnDemand(Policy):
+    """SuperNeurons' tensor cache (Policy ``on-demand``)."""
+
+    def offloads_ahead(self) -> bool:
+        return False
+
+    def may_fetch(self, tensor: int) -> bool:
+        run = self.iteration
+        return run.deadline[tensor] == (self._next_heavy() if run.compute.busy else run.place)
+
+    def _next_heavy(self) -> int | None:
+        """Place of the first heavy operator after the step that runs."""
+        steps = self.iteration.steps
+        return next((i for i in range(self.iteration.place + 1, len(steps)) if steps[i].heavy), None)
+
+    def needs_room(self) -> bool:
+        run = self.iteration
+        step = run.standing_step()
+        if step is None or run.d2h.busy:
+            return False
+        # An input that is away and could be fetched would be under way: the H2D start came before.
+        return not (run.missing(step) and run.h2d.busy)
+
+    def makes_room(self) -> bool:
+        """Send the least recently used tensor away: at once if the host has a copy, else by way of D2H."""
+        run = self.iteration
+        # 7: what a backward step has read is not offloaded any more, and what was fetched for it does not leave again.
+        candidates = [
+            t
+            for t in run.swapped
+            if t in run.on_device and run.last_forward_use[t] < run.place and run.deadline[t] > run.place
+        ]
+        if not candidates:
+            return False
+        tensor = min(candidates, key=lambda t: (run.last_forward_use[t], t))
+        if tensor in run.host_copy:
+            run.evict(tensor)
+        else:
+            run.offload(tensor)
+        return True
 
 
 def layers(steps: tuple[Step, ...], n_forward: int) -> list[int]:

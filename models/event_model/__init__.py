@@ -28,16 +28,16 @@ pass its own missing inputs are fetched first, until nothing is under way and th
 runs, only its own inputs and, if it reads swapped tensors itself, those of the closest later layer that misses some when it
 begins are fetched, all under the admission of rule 6.
 
-Policy ``on-demand`` (SuperNeurons): nothing is offloaded ahead. From the end of its last forward reader a swapped tensor
-may leave, and stays until it has to. Compute that stands at a step which lacks nothing but memory, or which waits for a
-tensor that cannot be fetched for lack of it (no H2D copy under way), makes room if D2H is idle: of the tensors that may
-leave, are on the device and are next read after this step, the least recently used goes (the one whose last forward reader
-ended first; equal: lower index). If the host has a copy it is released at once, else it is copied out and released when
-that copy ends, unless compute stands at or has passed a step that reads it by then. What has been fetched may leave again
-until it is read. While compute waits, only tensors with the step at hand as deadline are fetched; while a step runs, only
-those whose deadline is the next heavy operator (gemm, attention or convolution) after it; both under the admission of rule
-6. Room is made after the H2D start in the order of rule 10, instead of rule 9: if there is none to make and nothing is
-under way, the plan does not fit.
+Policy ``on-demand`` (SuperNeurons): nothing is offloaded ahead. From the end of its last forward reader until a backward step
+reads it, a swapped tensor may leave, and stays until it has to. Compute that stands at a step which lacks nothing but memory,
+or which waits for a tensor that cannot be fetched for lack of it (no H2D copy under way), makes room if D2H is idle: of the
+tensors that may leave, are on the device and are next read after this step, the least recently used goes, that is the one
+whose last forward reader (else its producer) comes first in the schedule; the same reader: lower index. If the host has a copy
+it is released at once, and then the step is tried, the H2D head, and room is made again; else it is copied out, and released
+when that copy ends, for which compute stands. What has been fetched may leave again. While compute waits, only tensors with
+the step at hand as deadline are fetched; while a step runs, only those whose deadline is the next heavy operator (gemm,
+attention or convolution; a rebuild is none) after it; both under the admission of rule 6. Room is made after the H2D start in
+the order of rule 10, instead of rule 9: if there is none to make and nothing is under way, the plan does not fit.
 """
 
 from slackswap.models.event_model.score import Score, ScoreTable, Timeline

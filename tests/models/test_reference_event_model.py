@@ -15,6 +15,8 @@ from shared_data import shared_file
 
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
+from slackswap.models.event_model import simulate
+from slackswap.models.plan import Plan
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 
 MB = 10**6
@@ -22,10 +24,10 @@ MS = 1e-3
 LINK = Link(d2h_bytes_per_s=1e9, h2d_bytes_per_s=1e9, duplex_factor=0.85, latency_s=0.01 * MS)
 
 
-def step(name: str, duration_ms: float, workspace_mb: int = 0, layer: int = 0) -> Operator:
+def step(name: str, duration_ms: float, workspace_mb: int = 0, layer: int = 0, kind: str = "other") -> Operator:
     """Return an operator; names that start with f are the forward pass."""
     phase = "forward" if name.startswith("f") else "backward"
-    return Operator(name, phase, duration_ms * MS, workspace_bytes=workspace_mb * MB, layer=layer)
+    return Operator(name, phase, duration_ms * MS, workspace_bytes=workspace_mb * MB, layer=layer, kind=kind)
 
 
 def saved(name: str, size_mb: int, producer: int, readers: tuple[int, ...], rebuild: Rebuild | None = None) -> Tensor:
@@ -290,20 +292,20 @@ def test_barrier_waits_for_the_copies_that_overlapped_the_layer() -> None:
     tensors = [saved("t0", 30, 0, (1, 4))]
     assert in_ms(score(operators, tensors, "S", 60).step_s) == 50  # the offload, 10 to 40.01, is still under way at b1
     result = score(operators, tensors, "S", 60, policy="barriers")
-    # The offload starts as f0 ends, so f1 need not wait; it overlaps f1, so f2 waits from 20 to 40.01. The prefetch
-    # starts with b2 at 50.01 and ends at 80.02; b2 ends at 60.01, and b1 waits for the copy that overlapped it.
+    # The offload starts as f0 ends, so f1 need not wait; it overlaps f1, so f2 waits from 20 to 40.01. b2 reads nothing
+    # that is swapped, so nothing is fetched beside it; it ends at 60.01, and b1 waits for t0 until 90.02.
     assert lane(result, "compute") == [
-        (0, 0, 10), (1, 10, 20), (2, 40.01, 50.01), (3, 50.01, 60.01), (4, 80.02, 90.02),
+        (0, 0, 10), (1, 10, 20), (2, 40.01, 50.01), (3, 50.01, 60.01), (4, 90.02, 100.02),
     ]  # fmt: skip
-    assert (in_ms(result.forward_stall_s), in_ms(result.backward_stall_s)) == (20.01, 20.01)
+    assert (in_ms(result.forward_stall_s), in_ms(result.backward_stall_s)) == (20.01, 30.01)
 
 
 @pytest.mark.parametrize(
     ("policy", "fetches", "step_ms"),
     [
-        ("default", [(1, 40, 45.01), (0, 45.01, 55.02)], 100),
-        # While b2 runs (40 to 80) only t1, which b1 reads; t0 comes while b1 runs, and b0 waits for it from 90 on.
-        ("barriers", [(1, 40, 45.01), (0, 80, 90.01)], 100.01),
+        ("default", [(2, 40, 45.01), (1, 45.01, 50.02), (0, 50.02, 60.03)], 105.01),
+        # t2 first, which b2 waits for. Beside b2 (45.01 to 85.01) only t1, which b1 reads; t0 beside b1, and b0 waits.
+        ("barriers", [(2, 40, 45.01), (1, 45.01, 50.02), (0, 85.01, 95.02)], 105.02),
     ],
 )
 def test_barriers_prefetch_for_the_closest_layer_only(
@@ -311,7 +313,8 @@ def test_barriers_prefetch_for_the_closest_layer_only(
 ) -> None:
     times = {"f0": 10, "f1": 30, "b2": 40, "b1": 10, "b0": 10}
     operators = [step(name, duration_ms, layer=i) for i, (name, duration_ms) in enumerate(times.items())]
-    result = score(operators, [saved("t0", 10, 0, (4,)), saved("t1", 5, 0, (3,))], "SS", 40, policy=policy)
+    tensors = [saved("t0", 10, 0, (4,)), saved("t1", 5, 0, (3,)), saved("t2", 5, 0, (2,))]
+    result = score(operators, tensors, "SSS", 40, policy=policy)
     assert lane(result, "h2d") == fetches
     assert in_ms(result.step_s) == step_ms
 
@@ -336,6 +339,102 @@ def test_rebuild_is_a_layer_of_its_own() -> None:
     operators = [step("f0", 1, layer=0), step("f1", 1, layer=0), step("b1", 1, layer=1), step("b0", 1, layer=1)]
     tensors = [saved("t0", 1, 0, (1, 3), Rebuild(MS))]
     assert layers(score(operators, tensors, "R", 9).steps, n_forward=2) == [0, 0, 1, 2, 3]
+
+
+# ---- on-demand ----------------------------------------------------------------------------------------------------
+
+
+def on_demand(
+    operators: list[Operator], tensors: list[Tensor], decisions: str, budget_mb: int, link: Link = LINK
+) -> ReferenceScore:
+    """Score a tiny instance on demand, in both implementations."""
+    result = score(operators, tensors, decisions, budget_mb, link, "on-demand")
+    problem = Problem.from_records("tiny", operators, tensors, link)
+    kernel = simulate(problem, Plan.from_letters(decisions), budget_mb * MB, policy="on-demand")
+    for column in ("fits", "d2h_bytes", "h2d_bytes", "peak_bytes", "missing_bytes"):
+        assert getattr(kernel, column) == getattr(result, column), column
+    if result.fits:
+        for column in ("step_s", "forward_stall_s", "backward_stall_s"):
+            assert getattr(kernel, column) == pytest.approx(getattr(result, column), abs=1e-12), column
+    return result
+
+
+def test_on_demand_an_allocation_waits_for_a_copy() -> None:
+    result = on_demand(*one_swap(b2_ms=30), "S", 10)
+    # f2 needs all of the budget at 30, when t0's last forward reader has ended. b1 is not heavy: it lacks t0 from
+    # 40.01 + 10 + 30 = 80.01 on.
+    assert lane(result, "d2h") == [(0, 30, 40.01)]
+    assert lane(result, "h2d") == [(0, 80.01, 90.02)]
+    assert (in_ms(result.forward_stall_s), in_ms(result.backward_stall_s)) == (10.01, 10.01)
+    assert on_demand(*one_swap(b2_ms=30), "S", 20).d2h_bytes == 0  # it need not leave
+
+
+@pytest.mark.parametrize(
+    ("t0_readers", "t1_readers", "f2_ms", "leaves"),
+    [
+        ((2, 4), (1, 5), 10, 1),  # f1 ended before f2
+        ((1, 5), (2, 4), 10, 0),
+        ((2, 4), (2, 5), 10, 0),  # equal: lower index
+        ((2, 4), (1, 5), 0, 1),  # f1 ended before f2, though at the same time
+    ],
+)
+def test_on_demand_the_least_recently_used_leaves(
+    t0_readers: tuple[int, ...], t1_readers: tuple[int, ...], f2_ms: float, leaves: int
+) -> None:
+    operators = [step("f0", 10), step("f1", 10), step("f2", f2_ms), step("f3", 10, 5), step("b1", 1), step("b0", 1)]
+    result = on_demand(operators, [saved("t0", 5, 0, t0_readers), saved("t1", 6, 0, t1_readers)], "SS", 11)
+    assert [tensor for tensor, _, _ in lane(result, "d2h")] == [leaves]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fetched_from_ms"), [("gemm", 50.01), ("attention", 50.01), ("convolution", 50.01), ("norm", 70.01)]
+)
+def test_on_demand_only_the_next_heavy_operator_is_fetched_for(kind: str, fetched_from_ms: float) -> None:
+    backward = [step("b2", 20), step("b1", 20, kind="gemm"), step("b0", 20, kind=kind)]
+    result = on_demand([step("f0", 10), step("f1", 10, 10), *backward], [saved("t0", 10, 0, (4,))], "S", 15)
+    # t0 leaves from 10 to 20.01 for f1, which ends at 30.01. While b2 runs (to 50.01), b1 is the next heavy operator and
+    # reads nothing that is away; while b1 runs (to 70.01) it is b0, if that is heavy. Else b0 stands and waits.
+    assert lane(result, "h2d") == [(0, fetched_from_ms, round(fetched_from_ms + 10.01, 6))]
+    assert in_ms(result.backward_stall_s) == (10.01 if kind == "norm" else 0)
+
+
+def test_on_demand_what_was_fetched_ahead_leaves_at_once() -> None:
+    backward = [*(step(f"b{i}", 10) for i in (5, 4, 3, 2)), step("b1", 10, 15), step("b0", 10, kind="gemm")]
+    result = on_demand([step("f0", 10), step("f1", 10, 20), *backward], [saved("t0", 10, 0, (7,))], "S", 20)
+    # Out from 10 to 20.01; f1 ends at 30.01. Back while b5 runs, whose next three steps allocate nothing. At 70.01 b1
+    # needs 15 beside t0's 10: the host has a copy, and b1 starts. b0 fetches t0 again from 80.01 on.
+    assert lane(result, "h2d") == [(0, 30.01, 40.02), (0, 80.01, 90.02)]
+    assert [(in_ms(at_s), tensor) for at_s, tensor in result.evictions] == [(70.01, 0)]
+    assert (result.d2h_bytes, in_ms(result.backward_stall_s)) == (10 * MB, 10.01)
+
+
+def test_on_demand_room_is_made_for_an_input_that_is_away() -> None:
+    operators = [step(name, 10) for name in ("f0", "f1", "f2", "b2", "b1", "b0")]
+    tensors = [saved("t0", 10, 0, (3,)), saved("t1", 10, 1, (4,)), saved("t2", 10, 2, (5,))]
+    result = on_demand(operators, tensors, "SSS", 20)
+    # f2 waits from 20 until t0 has gone, at 30.01, and ends at 40.01. b2 reads t0, but t1 and t2 fill the budget: t1
+    # goes until 50.02, then t0 comes until 60.03. b1 waits from 70.03 to 80.04 for t1, which fits in t0's place.
+    assert lane(result, "d2h") == [(0, 20, 30.01), (1, 40.01, 50.02)]
+    assert lane(result, "h2d") == [(0, 50.02, 60.03), (1, 70.03, 80.04)]
+
+
+def test_on_demand_room_for_an_allocation_is_made_beside_a_fetch() -> None:
+    link = Link(d2h_bytes_per_s=1e9, h2d_bytes_per_s=1e9, duplex_factor=1, latency_s=0.01 * MS)
+    backward = [*(step(f"b{i}", 1) for i in (6, 5, 4, 3)), step("b2", 1, 15), step("b1", 1, kind="gemm"), step("b0", 1)]
+    tensors = [saved("t0", 20, 0, (8,)), saved("t1", 10, 2, (9,))]
+    result = on_demand([step("f0", 10), step("f1", 10, 40), step("f2", 10), *backward], tensors, "SS", 40, link)
+    # t0 leaves for f1 until 30.01; f2 ends at 50.01, and t0 comes back for b1. At 54.01 10 + 20 MB are in use, and b2
+    # needs 15: t1 leaves while t0 is under way, and b2 starts at 64.02, b1 at 70.02.
+    assert lane(result, "d2h") == [(0, 10, 30.01), (1, 54.01, 64.02)]
+    assert lane(result, "h2d")[0] == (0, 50.01, 70.02)
+    assert lane(result, "compute")[7:9] == [(7, 64.02, 65.02), (8, 70.02, 71.02)]
+
+
+def test_on_demand_does_not_fit_when_nothing_is_left_to_evict() -> None:
+    tensors = [saved("t0", 10, 0, (2,)), saved("t1", 8, 0, (2,))]
+    result = on_demand([step("f0", 10), step("f1", 10, 15), step("b0", 10)], tensors, "SK", 20)
+    # t0 has left by 20.01; t1 stays: 8 + 15 - 20 = 3.
+    assert (result.failed_step, result.missing_bytes, lane(result, "d2h")) == ("f1", 3 * MB, [(0, 10, 20.01)])
 
 
 # ---- the shared conformance file ----------------------------------------------------------------------------------
@@ -389,10 +488,11 @@ def test_same_input_gives_the_same_result_bit_for_bit() -> None:
         assert first == second
 
 
-def test_barriers_keep_the_invariants_on_every_conformance_problem() -> None:
+@pytest.mark.parametrize("policy", ["barriers", "on-demand"])
+def test_policies_keep_the_invariants_on_every_conformance_problem(policy: PolicyName) -> None:
     for record, case in conformance_cases():
         problem = conformance_problem(record)
-        result = reference_score(problem, case["decisions"], case["budget_bytes"], "barriers")
+        result = reference_score(problem, case["decisions"], case["budget_bytes"], policy)
         check_invariants(problem, result, case["budget_bytes"])
 
 

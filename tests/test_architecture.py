@@ -164,9 +164,9 @@ def test_planners_are_registered_once() -> None:
     names = [planner.name for planner in registry().values()]
     assert len(set(names)) == len(names)
     assert {planner.name for planner in BUILT_IN} <= set(names)
-    # Nothing else keeps a list of them: names stand where planners are defined.
+    # Nothing else keeps a list of them: names stand where planners are defined. The paper's own comparisons name theirs.
     for path in FILES:
-        if floor_of(path) == "planners":
+        if floor_of(path) == "planners" or path.name.startswith("reproduction_"):
             continue
         lists = [
             node for node in ast.walk(tree_of(path)) if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict)

@@ -295,3 +295,32 @@ def _write(path: str | None, text: str) -> None:
         click.echo(text, nl=False)
     elif path is not None:
         write_atomically(Path(path), text.encode())
+
+
+@cli.command()
+@click.argument("items", nargs=-1, metavar="[ITEM]...")
+@click.option("--out", metavar="DIR", help="Write CSV, figures and reproduction.md here; an interrupted run goes on.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes; by default one for each core.")
+def reproduce(items: tuple[str, ...], out: str | None, jobs: int | None) -> None:
+    """Compute the paper's tables and figures, each value beside the paper's.
+
+    ITEM is table1, table2, table3, fig1 to fig6, titanx, generations, or all, which is the default.
+    """
+    from slackswap.evaluate.report import print_table
+    from slackswap.evaluate.reproduce import figures_can_be_drawn, find_items, make_folder, write
+    from slackswap.evaluate.reproduce import reproduce as run
+    from slackswap.evaluate.reproduction_report import comparison_table, summary
+
+    chosen = find_items(items)
+    folder = None if out is None else make_folder(out)
+    reproduced = run(chosen, jobs=jobs, folder=folder)
+    for one in reproduced:
+        print_table(comparison_table(one))
+        for remark in one.computed.remarks:
+            click.echo(remark)
+        click.echo()
+    click.echo(summary(comparison for one in reproduced for comparison in one.comparisons))
+    if folder is not None:
+        click.echo(f"files written to {folder}: {len(list(write(reproduced, folder)))}", err=True)
+        if not figures_can_be_drawn():
+            click.echo('no figures: they need the plot extra, pip install "slackswap[plot]"', err=True)

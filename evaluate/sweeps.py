@@ -1,0 +1,245 @@
+"""Sweeps over budget, link bandwidth, sequence length and GPU generation: many cases, on all cores, resumable.
+
+A case names everything by name, so that it can be stored and run in another process. The four sweeps return cases;
+`run_cases` turns cases into results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from slackswap.evaluate.budget import parse_budget
+from slackswap.evaluate.results import Result, Row, printable
+from slackswap.evaluate.shootout import shootout
+from slackswap.evaluate.sweep_store import SweepStore
+from slackswap.hardware import DEFAULT_HARDWARE, Hardware, load_hardware
+from slackswap.hardware.input_error import InputError
+from slackswap.models.problem import Problem
+from slackswap.models.workloads import WORKLOADS
+from slackswap.planners import Planner, find_planners
+from slackswap.planners.warm_up import warm_up
+
+LINKS_BYTES_PER_S = (12e9, 25e9, 50e9, 100e9, 200e9, 450e9)  # paper, Figure 6a
+SEQUENCES = (2048, 4096, 8192, 16384, 32768)  # paper, Figure 6b
+TOKENS_PER_BATCH = 16384
+GENERATIONS = ("v100", "a100-pcie4", "h100-sxm")  # paper, section 4.5
+
+Parameter = int | str
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One planner on one workload and budget, by name.
+
+    Attributes
+    ----------
+    workload : a name in `WORKLOADS`
+    planner : a registered planner
+    budget : a fraction of the peak or bytes, as on the command line
+    hardware : catalog name or path of a TOML file
+    parameters : pairs of name and value, sorted, that differ from the workload's preset
+    link_bytes_per_s : bandwidth of each direction in place of the hardware's, or None
+    """
+
+    workload: str
+    planner: str
+    budget: str
+    hardware: str = DEFAULT_HARDWARE
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+    link_bytes_per_s: float | None = None
+    seed: int = 0
+
+
+class CaseResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A case and its row of results."""
+
+    case: Case
+    row: Row
+
+
+def budget_sweep(
+    workloads: Sequence[str], budgets: Sequence[str], planners: Sequence[str], *, hardware: str = DEFAULT_HARDWARE
+) -> list[Case]:
+    """Return len(workloads) x len(budgets) x len(planners) cases, the last index running fastest."""
+    return [
+        Case(workload=workload, planner=planner, budget=budget, hardware=hardware)
+        for workload in workloads
+        for budget in budgets
+        for planner in planners
+    ]
+
+
+def bandwidth_sweep(
+    workload: str,
+    budget: str,
+    planners: Sequence[str],
+    *,
+    links_bytes_per_s: Sequence[float] = LINKS_BYTES_PER_S,
+    hardware: str = DEFAULT_HARDWARE,
+) -> list[Case]:
+    """Return len(links) x len(planners) cases: each link runs at the bandwidth in both directions (paper, Figure 6a)."""
+    return [
+        Case(workload=workload, planner=planner, budget=budget, hardware=hardware, link_bytes_per_s=float(link))
+        for link in links_bytes_per_s
+        for planner in planners
+    ]
+
+
+def sequence_sweep(
+    workload: str,
+    budget: str,
+    planners: Sequence[str],
+    *,
+    sequences: Sequence[int] = SEQUENCES,
+    tokens: int = TOKENS_PER_BATCH,
+    hardware: str = DEFAULT_HARDWARE,
+) -> list[Case]:
+    """Return len(sequences) x len(planners) cases of `tokens` a batch, or of one longer sequence (paper, Figure 6b)."""
+    return [
+        Case(
+            workload=workload,
+            planner=planner,
+            budget=budget,
+            hardware=hardware,
+            parameters=(("batch", max(1, tokens // sequence)), ("sequence", sequence)),
+        )
+        for sequence in sequences
+        for planner in planners
+    ]
+
+
+def generation_sweep(
+    workloads: Sequence[str], budget: str, planners: Sequence[str], *, machines: Sequence[str] = GENERATIONS
+) -> list[Case]:
+    """Return len(workloads) x len(machines) x len(planners) cases, in the dtype that each GPU trains in."""
+    return [
+        case
+        for workload in workloads
+        for machine in machines
+        for case in budget_sweep([workload], [budget], planners, hardware=machine)
+    ]
+
+
+def problem_of(case: Case) -> Problem:
+    """Return the problem of a case; one process builds each only once.
+
+    Raises
+    ------
+    InputError
+        The workload, the hardware or a parameter is unknown or out of range.
+    """
+    return _problem(case.workload, load_hardware(case.hardware), case.parameters, case.link_bytes_per_s)
+
+
+@lru_cache(maxsize=64)
+def _problem(
+    workload: str, hardware: Hardware, parameters: tuple[tuple[str, Parameter], ...], link_bytes_per_s: float | None
+) -> Problem:
+    if workload not in WORKLOADS:
+        raise InputError(f"is not a workload: use {', '.join(WORKLOADS)}", source=workload)
+    problem = WORKLOADS[workload].build(hardware, **dict(parameters))
+    if link_bytes_per_s is None:
+        return problem
+    return problem.with_link(replace(problem.link, d2h_bytes_per_s=link_bytes_per_s, h2d_bytes_per_s=link_bytes_per_s))
+
+
+def planner_of(case: Case) -> Planner:
+    """Return the planner of a case; refuse a name that is none, or several."""
+    planners = find_planners(case.planner)
+    if len(planners) != 1:
+        raise InputError("names several planners: a case has one", source=case.planner)
+    return planners[0]
+
+
+def full_result(case: Case) -> Result:
+    """Run a case and return all of its result: problem, outcome with the plan, score."""
+    ((result,),) = shootout([problem_of(case)], [case.budget], [planner_of(case)], seed=case.seed)
+    return result
+
+
+def run_case(case: Case) -> CaseResult:
+    """Run a case; return what can be stored of its result."""
+    return CaseResult(case, full_result(case).row)
+
+
+def run_cases(
+    cases: Iterable[Case], *, jobs: int | None = None, store: Path | str | None = None, progress: bool = True
+) -> list[CaseResult]:
+    """Run cases, equal ones once, and return a result for each, in their order.
+
+    Parameters
+    ----------
+    jobs : processes; None takes one for each core, 1 runs in this process
+    store : file that keeps a JSON line for each finished case, as soon as it is finished, or None
+        A later run, also one after an interruption, takes from it what it holds of the same cases, made by the same code
+        on the same hardware.
+    progress : whether a bar on stderr shows it, where stderr is a terminal
+
+    Raises
+    ------
+    InputError
+        A case cannot be run (found before any is run), or the store cannot be read or written.
+    """
+    wanted = list(cases)
+    for case in dict.fromkeys(wanted):
+        problem_of(case), planner_of(case), parse_budget(case.budget)
+    with SweepStore(store) as kept:
+        results = {case: row for case in wanted if (row := kept.row(_key(case))) is not None}
+        missing = [case for case in dict.fromkeys(wanted) if case not in results]
+        with _bar(len(missing), progress) as show:
+            for finished in _finished(missing, jobs):
+                results[finished.case] = finished.row
+                kept.add(_key(finished.case), finished.row)
+                show(finished.case)
+    return [CaseResult(case, results[case]) for case in wanted]
+
+
+def _key(case: Case) -> bytes:
+    """What a result depends on, beside the code: the case, and the machine that its hardware now names."""
+    return msgspec.json.encode((case, repr(load_hardware(case.hardware))))
+
+
+def _finished(cases: Sequence[Case], jobs: int | None) -> Iterator[CaseResult]:
+    """Yield results as they are finished, in any order."""
+    warm_up()  # compiles once; the workers then load what is compiled
+    if jobs == 1 or len(cases) < 2:
+        yield from map(run_case, cases)
+        return
+    from joblib import Parallel, delayed, parallel_config
+
+    with parallel_config(backend="loky", inner_max_num_threads=1):
+        # With generators joblib hands a case to a worker as soon as one is free.
+        pool = Parallel(n_jobs=jobs or -1, return_as="generator_unordered", max_nbytes=None)
+        yield from pool(delayed(_run_in_worker)(case) for case in cases)
+
+
+def _run_in_worker(case: Case) -> CaseResult:
+    # The terminal interrupts every process of the group; only the first one answers, and ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return run_case(case)
+
+
+@contextlib.contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[Case], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task("the first run of all compiles the event model, once", total=total)
+        yield lambda case: bar.update(task, advance=1, description=printable(describe(case)))
+
+
+def describe(case: Case) -> str:
+    """Say on one line what a case is."""
+    changed = [f"{name}={value}" for name, value in case.parameters]
+    if case.link_bytes_per_s is not None:
+        changed.append(f"{case.link_bytes_per_s / 1e9:g} GB/s")
+    return " ".join([case.workload, *changed, f"on {case.hardware}, {case.budget}: {case.planner}"])

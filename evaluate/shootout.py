@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -108,11 +109,16 @@ MEASURED = (
 
 
 def with_gaps(results: Sequence[Result]) -> list[Result]:
-    """Give every row of one (problem, budget) the best lower bound that any planner certified, and its gap to it."""
-    bounds = [result.row.lower_bound_s for result in results if result.row.lower_bound_s is not None]
-    if not bounds:
+    """Give every row of one (problem, budget) the best lower bound that any planner certified, and its gap to it.
+
+    A claimed bound above a step that the event model measured is none; it stays in its own row, without a gap.
+    """
+    fastest_s = min((result.row.step_s for result in results if result.row.step_s is not None), default=math.inf)
+    claimed_s = [result.row.lower_bound_s for result in results if result.row.lower_bound_s is not None]
+    bounds_s = [bound_s for bound_s in claimed_s if bound_s <= fastest_s * (1 + 1e-9)]
+    if not bounds_s:
         return list(results)
-    bound_s = max(bounds)
+    bound_s = max(bounds_s)
     return [
         replace(
             result, row=msgspec.structs.replace(result.row, lower_bound_s=bound_s, gap=_gap(result.row.step_s, bound_s))

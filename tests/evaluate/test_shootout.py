@@ -176,6 +176,14 @@ def test_bounds_belong_to_one_problem_and_budget() -> None:
     assert [result.row.gap for result in below] == [None, None]
 
 
+def test_a_bound_above_a_measured_step_is_none() -> None:
+    # `keep` takes the ideal 18 ms at the peak and certifies them; whoever claims that nothing beats 20 ms is wrong.
+    liar = Claims(Outcome(Status.INFEASIBLE, lower_bound_s=20 * MS))
+    honest, lying = next(shootout([chain(6)], ["100%"], [*find_planners("keep"), liar]))
+    assert honest.row.lower_bound_s == lying.row.lower_bound_s == pytest.approx(18 * MS)
+    assert honest.row.gap == 0
+
+
 def test_no_gap_over_a_bound_of_nothing() -> None:
     (result,) = next(
         shootout([zero_sizes()], ["100%"], [Claims(Outcome(Status.OPTIMAL, Plan.from_letters("KK"), 0.0))])

@@ -37,3 +37,24 @@ def test_planners_of_the_table_are_registered() -> None:
     (row,) = re.findall(r"^\| planners \|(.*)$", README, re.MULTILINE)
     named = set(re.findall(r"`([a-z-]+)`", row))
     assert named == set(registry())
+
+
+def test_the_table_shows_what_the_shootout_measures() -> None:
+    from slackswap.evaluate.shootout import shootout
+    from slackswap.evaluate.sources import load_source
+    from slackswap.planners import find_planners
+
+    shown = re.findall(r"^\| ([a-z-]+) \| \**([\d.]+)%\** \| ([\d.]+) \| .* \| ([\d.]+) \|$", README, re.MULTILINE)
+    assert len(shown) >= 8
+    planners = find_planners(",".join(name for name, *_ in shown))
+    results = next(shootout([load_source("gpt2-xl")], ["50%"], planners))
+    measured = [
+        (
+            result.row.planner,
+            f"{100 * (result.row.throughput or 0):.2f}",
+            f"{1e3 * (result.row.step_s or 0):.2f}",
+            f"{(result.row.d2h_bytes or 0) / 1e9:.2f}",
+        )
+        for result in results
+    ]
+    assert shown == measured

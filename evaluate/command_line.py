@@ -288,15 +288,6 @@ def list_(what: str) -> None:
     print_table(catalog_table(what))
 
 
-def _write(path: str | None, text: str) -> None:
-    from slackswap.models.atomic_file import write_atomically
-
-    if path == "-":
-        click.echo(text, nl=False)
-    elif path is not None:
-        write_atomically(Path(path), text.encode())
-
-
 @cli.command()
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
 @click.option("--out", metavar="DIR", help="Write CSV, figures and reproduction.md here; an interrupted run goes on.")
@@ -324,3 +315,12 @@ def reproduce(items: tuple[str, ...], out: str | None, jobs: int | None) -> None
         click.echo(f"files written to {folder}: {len(list(write(reproduced, folder)))}", err=True)
         if not figures_can_be_drawn():
             click.echo('no figures: they need the plot extra, pip install "slackswap[plot]"', err=True)
+
+
+def _write(path: str | None, text: str) -> None:
+    from slackswap.models.atomic_file import write_atomically
+
+    if path == "-":
+        click.echo(text, nl=False)
+    elif path is not None:
+        write_atomically(Path(path), text.encode())

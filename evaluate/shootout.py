@@ -14,7 +14,6 @@ from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import peak_bytes, simulate
 from slackswap.models.problem import Problem
 from slackswap.planners import Infeasibility, Outcome, Planner, PlannerFunction, Status, as_planner, run_planner
-from slackswap.planners.warm_up import warm_up
 
 
 def shootout(
@@ -38,7 +37,6 @@ def shootout(
     """
     ready = [as_planner(planner) for planner in planners]
     limits = [parse_budget(budget) if isinstance(budget, str) else budget for budget in budgets]
-    warm_up()
     for problem in problems:
         peak = peak_bytes(problem)
         for budget in limits:

@@ -9,19 +9,19 @@ from pathlib import Path
 from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.input_file import read_input_bytes
+from slackswap.models.input_file import read_input_start
 from slackswap.models.problem import Problem
 from slackswap.models.problem_file import looks_like_problem, read_problem
 from slackswap.models.traces import import_traces
 from slackswap.models.traces.recorded import SMALL_GPT, recorded_trace_paths
 from slackswap.models.workloads import WORKLOADS
 
-# What runs when nothing is named: the paper's workloads and the recorded trace that ships with the project.
 SMALL_GPT_LINK = Link(d2h_bytes_per_s=0.125e9, h2d_bytes_per_s=0.125e9)
 SMALL_GPT_LINK_REASON = (
     "0.125 GB/s per direction, slow enough that it hides about as much (17%) as PCIe 4.0 does of GPT-2 XL on an A100: "
     "a CPU computes so slowly that a real link would hide everything and leave planners nothing to decide"
 )
+# What runs when nothing is named: the paper's workloads and the recorded trace that ships with the project.
 DEFAULT_SOURCES = (*WORKLOADS, SMALL_GPT)
 
 
@@ -44,9 +44,10 @@ def load_source(source: str, hardware: str | None = None) -> Problem:
         return WORKLOADS[source].build(chosen)
     if source == SMALL_GPT:
         link, why = (chosen.link, f"that of {chosen.name}") if hardware else (SMALL_GPT_LINK, SMALL_GPT_LINK_REASON)
-        return _named(_declare_link(import_traces(recorded_trace_paths(), link=link), why), f"{SMALL_GPT} on a CPU")
+        problem = _declare_link(import_traces(recorded_trace_paths(), link=link), why)
+        return replace(problem, name=f"{SMALL_GPT} on a CPU")
     paths = _paths(source)
-    if len(paths) == 1 and looks_like_problem(read_input_bytes(paths[0])):
+    if len(paths) == 1 and looks_like_problem(read_input_start(paths[0])):
         problem = read_problem(paths[0])
         return problem.with_link(chosen.link) if hardware else problem
     return _declare_link(import_traces(paths, link=chosen.link), f"that of {chosen.name}")
@@ -56,10 +57,6 @@ def _declare_link(problem: Problem, link: str) -> Problem:
     """Add to the declared heuristics which link stands beside the times of a trace."""
     heuristics = [*problem.metadata.get("heuristics", ()), f"The trace does not record the host link: it is {link}."]
     return replace(problem, metadata={**problem.metadata, "heuristics": heuristics})
-
-
-def _named(problem: Problem, name: str) -> Problem:
-    return replace(problem, name=name)
 
 
 def named_sources() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import zlib
 from pathlib import Path
@@ -30,15 +31,7 @@ def read_input_bytes(path: Path | str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
         The message names the file and, for torn gzip, the offset.
     """
     source = str(path)
-    try:
-        _refuse_endless(Path(path))
-        raw = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read: {(error.strerror or str(error)).lower()}", source=source) from None
-    except InputError:
-        raise
-    except ValueError as error:  # a path with a NUL byte
-        raise InputError(f"is not a path: {error}", source=source) from None
+    raw = _read_raw(Path(path))
     if raw.startswith(GIT_LFS_POINTER):
         raise InputError("is a Git LFS pointer, not the data: run `git lfs pull` where it came from", source=source)
     content = _gunzip(raw, source, limit_bytes) if raw.startswith(GZIP_MAGIC) else raw
@@ -47,6 +40,38 @@ def read_input_bytes(path: Path | str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES
     if not content.strip():
         raise InputError("is empty", source=source)
     return content
+
+
+def read_input_start(path: Path | str, n_bytes: int = 4096) -> bytes:
+    """Return up to the first `n_bytes` of a file's unpacked content, to tell what kind of file it is.
+
+    What is damaged may return less: whoever reads the file whole says what is wrong with it.
+
+    Raises
+    ------
+    InputError
+        The file is missing or cannot be read.
+    """
+    raw = _read_raw(Path(path), n_bytes)
+    if not raw.startswith(GZIP_MAGIC):
+        return raw
+    with contextlib.suppress(zlib.error):
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(raw, n_bytes)
+    return b""
+
+
+def _read_raw(path: Path, n_bytes: int = -1) -> bytes:
+    """Read a file as it lies on disk, or its first `n_bytes`."""
+    try:
+        _refuse_endless(path)
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    except OSError as error:
+        raise InputError(f"cannot be read: {(error.strerror or str(error)).lower()}", source=str(path)) from None
+    except InputError:
+        raise
+    except ValueError as error:  # a path with a NUL byte
+        raise InputError(f"is not a path: {error}", source=str(path)) from None
 
 
 def _refuse_endless(path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.problem import Problem
+from slackswap.models.problem import BoolArray, Problem
 
 DecisionArray = npt.NDArray[np.int8]
 
@@ -86,14 +86,25 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             f"a plan for '{problem.name}' has {problem.n_tensors} decisions, this one has {decisions.size}",
             place="decisions",
         )
-    unknown = (decisions < KEEP) | (decisions > RECOMPUTE)
-    unsaved = (decisions != KEEP) & ~problem.saved
-    lost = (decisions == RECOMPUTE) & ~problem.rebuildable
-    for wrong, rule in (
-        (unknown, "is decided by no known decision: use keep, swap or recompute"),
-        (unsaved, "is not saved for the backward pass, so it is neither swapped nor recomputed: keep it"),
-        (lost, "has no rebuild, so it is not recomputed: keep or swap it"),
-    ):
+    for wrong, rule in broken_rules(problem, decisions):
         if wrong.any():
             t = int(np.argmax(wrong))
             raise InputError(f"tensor '{problem.tensor_names[t]}' {rule}", place=f"decisions[{t}]")
+
+
+def broken_rules(problem: Problem, decisions: DecisionArray) -> list[tuple[BoolArray, str]]:
+    """Return each rule for single decisions with a mask of those that break it; `decisions` has shape (..., m)."""
+    return [
+        (
+            (decisions < KEEP) | (decisions > RECOMPUTE),
+            "is decided by no known decision: use keep, swap or recompute",
+        ),
+        (
+            (decisions != KEEP) & ~problem.saved,
+            "is not saved for the backward pass, so it is neither swapped nor recomputed: keep it",
+        ),
+        (
+            (decisions == RECOMPUTE) & ~problem.rebuildable,
+            "has no rebuild, so it is not recomputed: keep or swap it",
+        ),
+    ]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -218,7 +218,6 @@ def infeasible(
     smallest_feasible_bytes: int | None = None,
     reason: str = "",
     score: Score | None = None,
-    **columns: Any,
 ) -> Outcome:
     """Return the outcome of a budget for which the best try, `plan`, does not fit."""
     tried = score or simulate(problem, plan, budget_bytes, policy=policy)
@@ -230,5 +229,4 @@ def infeasible(
         Status.INFEASIBLE,
         evaluations=evaluations,
         infeasibility=Infeasibility(tried.failed_step or "", tried.missing_bytes, smallest_feasible_bytes, reason),
-        **columns,
     )

@@ -15,7 +15,8 @@ from slackswap.models.event_model import Score, Timeline, peak_bytes, simulate
 from slackswap.models.event_model.buffers import buffers_of
 from slackswap.models.event_model.kernel.iteration import lower_decisions
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan
-from slackswap.models.problem import NO_BLOCK, Problem
+from slackswap.models.problem import IntArray, Problem
+from slackswap.planners.checkpoint import blocks_to_rebuild
 from slackswap.planners.protocol import Outcome, Status, Supports, infeasible
 from slackswap.planners.slackswap_kernel import cover_excess, memory_profile, spend_link_budget
 
@@ -153,7 +154,7 @@ class TwoPasses:
         profile_bytes = np.zeros(problem.n_operators, np.int64)
         first_use = np.zeros(problem.n_tensors, np.int64)
         by_step = np.zeros(problem.n_operators + problem.n_tensors + 1, np.int64)
-        blocks = iter(self.blocks)
+        blocks = iter(blocks_to_rebuild(problem))
         seen = decisions.view()
         seen.setflags(write=False)  # the array type that the engine is compiled for
         while True:
@@ -174,17 +175,8 @@ class TwoPasses:
             if uncovered >= 0 and not _recompute_earliest_block(blocks, decisions):
                 return False
 
-    @cached_property
-    def blocks(self) -> list[npt.NDArray[np.int64]]:
-        """Tensors that each block rebuilds, earliest block first."""
-        problem = self.problem
-        in_block = np.flatnonzero(problem.saved & problem.rebuildable & (problem.block != NO_BLOCK))
-        by_block = in_block[np.argsort(problem.block[in_block], kind="stable")]
-        _, first = np.unique(problem.block[by_block], return_index=True)
-        return sorted(np.split(by_block, first[1:]), key=lambda tensors: int(tensors[0])) if by_block.size else []
 
-
-def _recompute_earliest_block(blocks: Iterator[npt.NDArray[np.int64]], decisions: Decisions) -> bool:
+def _recompute_earliest_block(blocks: Iterator[IntArray], decisions: Decisions) -> bool:
     """Pass 2's fallback, block checkpointing: recompute what is left of the earliest block. Return whether any was."""
     for tensors in blocks:
         if (decisions[tensors] != RECOMPUTE).any():

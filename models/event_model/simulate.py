@@ -13,7 +13,7 @@ from slackswap.models.event_model.kernel import columns as at
 from slackswap.models.event_model.kernel.iteration import lower_decisions, run_batch, run_schedule
 from slackswap.models.event_model.score import Score, ScoreTable, Timeline
 from slackswap.models.legality import check
-from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, check_plan, decision_array
+from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, broken_rules, check_plan, decision_array
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule, step_name
 
@@ -34,7 +34,8 @@ def simulate(
     ----------
     budget_bytes : whole number of bytes, or infinity
     policy : one of `POLICIES`
-        ``default`` is the paper's barrier-free runtime (section 3.4), ``barriers`` synchronizes layers as vDNN does.
+        ``default`` is the paper's barrier-free runtime (section 3.4), ``barriers`` synchronizes layers as vDNN does,
+        ``on-demand`` copies out only when memory runs out, as SuperNeurons does.
     timeline : whether the score carries the timeline of all lanes and of memory
 
     Raises
@@ -127,11 +128,9 @@ def _whole_bytes(budget_bytes: float) -> int:
 def _check_rows(problem: Problem, rows: npt.NDArray[np.int8]) -> None:
     if rows.shape[1] != problem.n_tensors or not len(rows):
         check_plan(problem, Plan(np.zeros(rows.shape[1], np.int8)))
-    wrong = (rows < KEEP) | (rows > RECOMPUTE)
-    wrong |= (rows != KEEP) & ~problem.saved
-    wrong |= (rows == RECOMPUTE) & ~problem.rebuildable
-    if wrong.any():
-        row = int(np.argmax(wrong.any(axis=1)))
+    wrong_rows = np.logical_or.reduce([wrong.any(axis=1) for wrong, _ in broken_rules(problem, rows)])
+    if wrong_rows.any():
+        row = int(np.argmax(wrong_rows))
         try:
             check_plan(problem, Plan(rows[row]))
         except InputError as error:

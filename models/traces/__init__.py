@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.input_file import read_input_bytes
+from slackswap.models.input_file import read_input_start
 from slackswap.models.problem import Problem
 
 
@@ -26,8 +26,7 @@ def import_traces(paths: Sequence[Path], *, link: Link) -> Problem:
     """
     from slackswap.models.traces import pipedream, pytorch
 
-    contents = [read_input_bytes(path) for path in paths]
-    if any(pipedream.looks_like_pipedream(content) for content in contents):
+    if any(pipedream.looks_like_pipedream(read_input_start(path)) for path in paths):
         if len(paths) > 1:
             raise InputError("a PipeDream graph stands alone: give it without '+'", source=str(paths[0]))
         return pipedream.import_pipedream(paths[0], link=link)

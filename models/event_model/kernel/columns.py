@@ -62,7 +62,7 @@ class Scratch(NamedTuple):
     integers: IntArray
     floats: FloatArray
     phase: IntArray  # (2,) per engine
-    cargo: IntArray  # (2,) offload or prefetch entry under way
+    cargo: IntArray  # (2,) the tensor (D2H) or prefetch entry (H2D) under way
     copy_log: IntArray  # (2,) where the copy under way stands in the log
     event_s: FloatArray  # (2,) end of the latency, or of the copy
     since_s: FloatArray  # (2,) when `left_bytes` was true
@@ -94,7 +94,7 @@ class Scratch(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The timeline, written only when its arrays have room; sizes are in `Scratch.integers`."""
+    """The timeline, written only where its arrays have room; how much was written is in `Scratch.integers`."""
 
     start_s: FloatArray
     end_s: FloatArray

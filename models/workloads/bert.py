@@ -8,10 +8,11 @@ from slackswap.hardware.catalog import Hardware
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem, Rebuild
 from slackswap.models.workloads.declarations import TRANSFORMER_LEFT_OUT, metadata
-from slackswap.models.workloads.gpt_block import BlockTensors, GptBlock
+from slackswap.models.workloads.gpt_block import GptBlock
 from slackswap.models.workloads.language_head import LanguageHead
 from slackswap.models.workloads.recorder import IterationRecorder
 from slackswap.models.workloads.transformer import TransformerParameters, TransformerSizes
+from slackswap.models.workloads.transformer_block import blocks_backward, blocks_forward
 
 HEURISTICS = ("LayerNorm stands before each branch, as in the GPT-2 block, and once before the head",)
 LEFT_OUT = (*TRANSFORMER_LEFT_OUT, "the head's transform layer and next-sentence prediction")
@@ -41,8 +42,8 @@ def build_bert(name: str, parameters: BertParameters, hardware: Hardware) -> Pro
     predicted = parameters.batch * parameters.predictions
     predicted_bytes = recorder.element_bytes * predicted * parameters.hidden
     embedding, mask, stream = _embedding_forward(recorder, u, m)
-    blocks = [GptBlock(recorder, sizes, causal=False, index=i) for i in range(parameters.layers)]
-    saved = _blocks_forward(recorder, blocks, stream, u)
+    blocks = [GptBlock(recorder, sizes, i, causal=False) for i in range(parameters.layers)]
+    saved, _ = blocks_forward(blocks, stream, output_saved=False)
     # Only the masked positions of the last block's output are saved; all of it is there while they are gathered.
     recorder.memory_bound("gather", "other", 2 * predicted_bytes, workspace_bytes=u)
     gathered = recorder.saved("gathered", predicted_bytes)
@@ -53,8 +54,7 @@ def build_bert(name: str, parameters: BertParameters, hardware: Hardware) -> Pro
     head.backward(gathered, norm, logits)
     # Scattering writes the gradient of every position, zeros included.
     recorder.memory_bound("gather'", "other", predicted_bytes + u, workspace_bytes=predicted_bytes + u)
-    for block, tensors in zip(reversed(blocks), reversed(saved), strict=True):
-        block.backward(tensors)
+    blocks_backward(blocks, saved)
     recorder.memory_bound("dropout'", "dropout", 2 * u + m, reads=[mask], workspace_bytes=2 * u)
     recorder.memory_bound("embedding_norm'", "norm", 3 * u, reads=[embedding], workspace_bytes=2 * u)
     return recorder.problem(name, metadata(parameters, dtype, heuristics=HEURISTICS, left_out=LEFT_OUT))
@@ -68,14 +68,3 @@ def _embedding_forward(recorder: IterationRecorder, u: int, m: int) -> tuple[int
     recorder.memory_bound("dropout", "dropout", 2 * u + m, workspace_bytes=u)
     mask = recorder.saved("mask", m, rebuild=Rebuild(recorder.memory_bound_s(m)))
     return embedding, mask, recorder.saved("input.0", u, block=0)
-
-
-def _blocks_forward(recorder: IterationRecorder, blocks: list[GptBlock], stream: int, u: int) -> list[BlockTensors]:
-    saved = []
-    for block in blocks:
-        following = block.index + 1
-        last = following == len(blocks)
-        saved.append(block.forward(stream, output_saved=not last))
-        if not last:
-            stream = recorder.saved(f"input.{following}", u, block=following)
-    return saved

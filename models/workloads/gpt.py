@@ -9,6 +9,7 @@ from slackswap.models.workloads.gpt_block import GptBlock
 from slackswap.models.workloads.language_head import LanguageHead
 from slackswap.models.workloads.recorder import IterationRecorder
 from slackswap.models.workloads.transformer import TransformerParameters, TransformerSizes
+from slackswap.models.workloads.transformer_block import blocks_backward, blocks_forward
 
 
 def build_gpt(name: str, parameters: TransformerParameters, hardware: Hardware) -> Problem:
@@ -21,19 +22,13 @@ def build_gpt(name: str, parameters: TransformerParameters, hardware: Hardware) 
     recorder.memory_bound("dropout", "dropout", 2 * u + m, workspace_bytes=u)
     mask = recorder.saved("mask", m, rebuild=Rebuild(recorder.memory_bound_s(m)))
     stream = recorder.saved("input.0", u, block=0)
-    blocks = [GptBlock(recorder, sizes, causal=True, index=i) for i in range(parameters.layers)]
-    saved = []
-    for block in blocks:
-        saved.append(block.forward(stream))
-        following = block.index + 1
-        last = following == parameters.layers
-        stream = recorder.saved("output" if last else f"input.{following}", u, block=None if last else following)
+    blocks = [GptBlock(recorder, sizes, i, causal=True) for i in range(parameters.layers)]
+    saved, stream = blocks_forward(blocks, stream)
     head = LanguageHead(recorder, sizes, parameters.tokens)
     norm, logits = head.forward(stream)
 
     recorder.start_backward()
     head.backward(stream, norm, logits)
-    for block, tensors in zip(reversed(blocks), reversed(saved), strict=True):
-        block.backward(tensors)
+    blocks_backward(blocks, saved)
     recorder.memory_bound("dropout'", "dropout", 2 * u + m, reads=[mask], workspace_bytes=2 * u)
     return recorder.problem(name, metadata(parameters, dtype, left_out=TRANSFORMER_LEFT_OUT))

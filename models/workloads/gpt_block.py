@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slackswap.models.problem import Rebuild
-from slackswap.models.workloads.recorder import IterationRecorder
-from slackswap.models.workloads.transformer import TransformerSizes
+from slackswap.models.workloads.transformer_block import TransformerBlock
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,14 @@ class BlockTensors:
 
 
 @dataclass(frozen=True)
-class GptBlock:
-    """One block: `forward` and `backward` record its operators.
+class GptBlock(TransformerBlock[BlockTensors]):
+    """One block of the GPT-2 and BERT families.
 
     A dropout and the residual addition after it are separate kernels. Forward outputs that are not saved (of the
     projection, of FC2, of the dropouts) are workspace of the operator that writes and of the one that reads them.
     """
 
-    recorder: IterationRecorder
-    sizes: TransformerSizes
     causal: bool
-    index: int
 
     def forward(self, block_input: int, *, output_saved: bool = True) -> BlockTensors:
         """Record the forward pass; the block's output is for the caller to save, as what follows it names it.
@@ -118,12 +114,3 @@ class GptBlock:
         )
         recorder.gemm_backward(name("qkv"), flops(h, 3 * h), reads=[saved.ln1], workspace_bytes=5 * u)
         recorder.memory_bound(name("ln1"), "norm", 4 * u, reads=[saved.block_input], workspace_bytes=2 * u)
-
-    def _saved(self, tensor: str, size_bytes: int, rebuild_s: float, *inputs: int) -> int:
-        return self.recorder.saved(self._name(tensor), size_bytes, block=self.index, rebuild=Rebuild(rebuild_s, inputs))
-
-    def _name(self, operator: str) -> str:
-        return f"{operator}.{self.index}"
-
-    def _gradient(self, operator: str) -> str:
-        return f"{operator}.{self.index}'"

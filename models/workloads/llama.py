@@ -13,6 +13,7 @@ from slackswap.models.workloads.declarations import TRANSFORMER_LEFT_OUT, metada
 from slackswap.models.workloads.language_head import LanguageHead
 from slackswap.models.workloads.recorder import IterationRecorder
 from slackswap.models.workloads.transformer import TransformerParameters, TransformerSizes
+from slackswap.models.workloads.transformer_block import TransformerBlock, blocks_backward, blocks_forward
 
 HEURISTICS = (
     "RoPE rotates Q and K in place: their tensor counts as written by the QKV GEMM; its rebuild includes the rotation",
@@ -44,35 +45,25 @@ def build_llama(name: str, parameters: TransformerParameters, hardware: Hardware
     recorder.memory_bound("embedding", "embedding", 2 * u)
     stream = recorder.saved("input.0", u, block=0)
     blocks = [LlamaBlock(recorder, sizes, i) for i in range(parameters.layers)]
-    saved = []
-    for block in blocks:
-        saved.append(block.forward(stream))
-        following = block.index + 1
-        last = following == parameters.layers
-        stream = recorder.saved("output" if last else f"input.{following}", u, block=None if last else following)
+    saved, stream = blocks_forward(blocks, stream)
     head = LanguageHead(recorder, sizes, parameters.tokens)
     norm, logits = head.forward(stream)
 
     recorder.start_backward()
     head.backward(stream, norm, logits)
-    for block, tensors in zip(reversed(blocks), reversed(saved), strict=True):
-        block.backward(tensors)
+    blocks_backward(blocks, saved)
     return recorder.problem(name, metadata(parameters, dtype, heuristics=HEURISTICS, left_out=TRANSFORMER_LEFT_OUT))
 
 
 @dataclass(frozen=True)
-class LlamaBlock:
-    """One block: `forward` and `backward` record its operators; the block's output is for the caller to save."""
+class LlamaBlock(TransformerBlock[BlockTensors]):
+    """One block of the Llama family."""
 
-    recorder: IterationRecorder
-    sizes: TransformerSizes
-    index: int
-
-    def forward(self, block_input: int) -> BlockTensors:
+    def forward(self, block_input: int, *, output_saved: bool = True) -> BlockTensors:
         """Record the forward pass."""
         norm1, qkv, attention = self._attention_forward(block_input)
         mid = self._first_residual(block_input, attention)
-        norm2, gate, up, swiglu = self._feed_forward(mid)
+        norm2, gate, up, swiglu = self._feed_forward(mid, output_saved)
         return BlockTensors(block_input, norm1, qkv, attention, mid, norm2, gate, up, swiglu)
 
     def _attention_forward(self, block_input: int) -> tuple[int, int, int]:
@@ -97,7 +88,7 @@ class LlamaBlock:
         rebuild = Rebuild(projection_s + add_s, (block_input, attention), u)
         return recorder.saved(self._name("mid"), u, block=self.index, rebuild=rebuild)
 
-    def _feed_forward(self, mid: int) -> tuple[int, int, int, int]:
+    def _feed_forward(self, mid: int, output_saved: bool) -> tuple[int, int, int, int]:
         recorder, sizes = self.recorder, self.sizes
         u, uf, h, f = sizes.hidden_bytes, sizes.ffn_bytes, sizes.parameters.hidden, sizes.parameters.ffn_units
         norm_s = recorder.memory_bound(self._name("norm2"), "norm", 2 * u, reads=[mid])
@@ -109,7 +100,8 @@ class LlamaBlock:
         swiglu_s = recorder.memory_bound(self._name("swiglu"), "elementwise", 3 * uf, reads=[gate, up])
         swiglu = self._saved("swiglu", uf, swiglu_s, gate, up)
         recorder.gemm(self._name("down"), sizes.linear_flops(f, h), reads=[swiglu], workspace_bytes=u)
-        recorder.memory_bound(self._name("add2"), "elementwise", 3 * u, reads=[mid], workspace_bytes=u)
+        workspace_bytes = u if output_saved else 2 * u
+        recorder.memory_bound(self._name("add2"), "elementwise", 3 * u, reads=[mid], workspace_bytes=workspace_bytes)
         return norm2, gate, up, swiglu
 
     def backward(self, saved: BlockTensors) -> None:
@@ -136,12 +128,3 @@ class LlamaBlock:
         recorder.memory_bound(name("rope"), "elementwise", 4 * u, workspace_bytes=4 * u)
         recorder.gemm_backward(name("qkv"), flops(h, 3 * h), reads=[saved.norm1], workspace_bytes=5 * u)
         recorder.memory_bound(name("norm1"), "norm", 4 * u, reads=[saved.block_input], workspace_bytes=2 * u)
-
-    def _saved(self, tensor: str, size_bytes: int, rebuild_s: float, *inputs: int) -> int:
-        return self.recorder.saved(self._name(tensor), size_bytes, block=self.index, rebuild=Rebuild(rebuild_s, inputs))
-
-    def _name(self, operator: str) -> str:
-        return f"{operator}.{self.index}"
-
-    def _gradient(self, operator: str) -> str:
-        return f"{operator}.{self.index}'"

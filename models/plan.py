@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.problem import BoolArray, Problem
+from slackswap.models.problem import BoolArray, Problem, read_only
 
 DecisionArray = npt.NDArray[np.int8]
 
@@ -68,8 +68,7 @@ def decision_array(decisions: npt.ArrayLike) -> DecisionArray:
         array = np.array(given, dtype=np.int8, order="C")
     if not np.array_equal(array, given):
         raise InputError("decisions are whole numbers: keep 0, swap 1, recompute 2", place="decisions")
-    array.setflags(write=False)
-    return array
+    return read_only(array)
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:

@@ -226,7 +226,7 @@ class Problem:
         order = np.argsort(self.readers, kind="stable")
         start = np.zeros(self.n_operators + 1, np.int64)
         np.cumsum(np.bincount(self.readers, minlength=self.n_operators), out=start[1:])
-        return _frozen(start), _frozen(tensor_of[order])
+        return read_only(start), read_only(tensor_of[order])
 
     @property
     def reads_start(self) -> IntArray:
@@ -241,23 +241,23 @@ class Problem:
     @cached_property
     def writes_start(self) -> IntArray:
         """(n + 1,) operator i writes the tensors ``writes_start[i] .. writes_start[i + 1] - 1``."""
-        return _frozen(np.searchsorted(self.producer, np.arange(self.n_operators + 1)).astype(np.int64))
+        return read_only(np.searchsorted(self.producer, np.arange(self.n_operators + 1)).astype(np.int64))
 
     @cached_property
     def allocation_bytes(self) -> IntArray:
         """(n,) bytes that each operator allocates when it starts: every tensor it writes, and its workspace (rule 1)."""
         sums = np.concatenate(([0], np.cumsum(self.tensor_bytes)))
-        return _frozen(self.workspace_bytes + sums[self.writes_start[1:]] - sums[self.writes_start[:-1]])
+        return read_only(self.workspace_bytes + sums[self.writes_start[1:]] - sums[self.writes_start[:-1]])
 
     @cached_property
     def rebuildable(self) -> BoolArray:
         """(m,) whether an operator rebuilds the tensor (c < infinity)."""
-        return _frozen(np.isfinite(self.rebuild_s))
+        return read_only(np.isfinite(self.rebuild_s))
 
     @cached_property
     def saved(self) -> BoolArray:
         """(m,) whether the tensor is produced by a forward operator and read by a backward one."""
-        return _frozen((self.producer < self.n_forward) & (self.first_backward_reader < self.n_operators))
+        return read_only((self.producer < self.n_forward) & (self.first_backward_reader < self.n_operators))
 
     @cached_property
     def first_backward_reader(self) -> IntArray:
@@ -269,7 +269,7 @@ class Problem:
         late = self.readers >= operator
         tensor_of = np.repeat(np.arange(self.n_tensors), np.diff(self.readers_start))
         np.minimum.at(first, tensor_of[late], self.readers[late])
-        return _frozen(first)
+        return read_only(first)
 
     @cached_property
     def last_forward_use(self) -> IntArray:
@@ -278,7 +278,7 @@ class Problem:
         early = self.readers < self.n_forward
         tensor_of = np.repeat(np.arange(self.n_tensors), np.diff(self.readers_start))
         np.maximum.at(last, tensor_of[early], self.readers[early])
-        return _frozen(last)
+        return read_only(last)
 
     @cached_property
     def last_use(self) -> IntArray:
@@ -286,7 +286,7 @@ class Problem:
         last = self.producer.copy()
         tensor_of = np.repeat(np.arange(self.n_tensors), np.diff(self.readers_start))
         np.maximum.at(last, tensor_of, self.readers)
-        return _frozen(last)
+        return read_only(last)
 
     @cached_property
     def forward_s(self) -> float:
@@ -423,18 +423,19 @@ def _check_int(value: int, place: str) -> None:
 def _csr(rows: Sequence[Sequence[int]]) -> tuple[IntArray, IntArray]:
     start = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=start[1:])
-    return _frozen(start), _ints([value for row in rows for value in row])
+    return read_only(start), _ints([value for row in rows for value in row])
 
 
 def _ints(values: Sequence[int]) -> IntArray:
-    return _frozen(np.array(values, dtype=np.int64))
+    return read_only(np.array(values, dtype=np.int64))
 
 
 def _floats(values: Sequence[float]) -> FloatArray:
-    return _frozen(np.array(values, dtype=np.float64) + 0.0)  # -0.0 becomes 0.0: equal problems hash equally
+    return read_only(np.array(values, dtype=np.float64) + 0.0)  # -0.0 becomes 0.0: equal problems hash equally
 
 
-def _frozen(array: Array) -> Array:
+def read_only(array: Array) -> Array:
+    """Return the array itself, which can no longer be written to."""
     array.setflags(write=False)
     return array
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.problem import IntArray, Problem
+from slackswap.models.problem import IntArray, Problem, read_only
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +46,7 @@ class Schedule:
             column = np.array(getattr(self, name), dtype=np.int64)
             if column.ndim != 1:
                 raise InputError(f"is one list of numbers, not {column.ndim}-dimensional", place=f"schedule.{name}")
-            column.setflags(write=False)
-            object.__setattr__(self, name, column)
+            object.__setattr__(self, name, read_only(column))
 
     @classmethod
     def from_lists(

@@ -16,7 +16,7 @@ from slackswap.models.event_model.kernel.columns import (
     ScheduleColumns,
     Scratch,
 )
-from slackswap.models.problem import KINDS, IntArray, Problem
+from slackswap.models.problem import KINDS, IntArray, Problem, read_only
 from slackswap.models.schedule import Schedule
 
 HEAVY_KINDS = ("gemm", "attention", "convolution")
@@ -97,7 +97,7 @@ def _problem_columns(problem: Problem) -> ProblemColumns:
         rebuild_workspace_bytes=problem.rebuild_workspace_bytes,
         rebuild_inputs_start=problem.rebuild_inputs_start,
         rebuild_inputs=problem.rebuild_inputs,
-        bytes_per_s=_read_only(np.array([link.d2h_bytes_per_s, link.h2d_bytes_per_s])),
+        bytes_per_s=read_only(np.array([link.d2h_bytes_per_s, link.h2d_bytes_per_s])),
         duplex_factor=float(link.duplex_factor),
         latency_s=float(link.latency_s),
     )
@@ -105,14 +105,7 @@ def _problem_columns(problem: Problem) -> ProblemColumns:
 
 def _heavy(problem: Problem) -> IntArray:
     """1 where an operator is heavy enough to prefetch for, by its kind (policy ``on-demand``)."""
-    heavy = np.isin(problem.kind, [KINDS.index(kind) for kind in HEAVY_KINDS]).astype(np.int64)
-    heavy.setflags(write=False)
-    return heavy
-
-
-def _read_only(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    array.setflags(write=False)
-    return array
+    return read_only(np.isin(problem.kind, [KINDS.index(kind) for kind in HEAVY_KINDS]).astype(np.int64))
 
 
 def _schedule_room(n_steps: int, n_tensors: int) -> ScheduleColumns:

@@ -14,6 +14,7 @@ from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.keep import Keep
 from slackswap.planners.protocol import (
     FunctionPlanner,
+    Improvement,
     Infeasibility,
     Outcome,
     Planner,
@@ -89,6 +90,7 @@ __all__ = [
     "BUILT_IN",
     "ENTRY_POINT_GROUP",
     "FunctionPlanner",
+    "Improvement",
     "Infeasibility",
     "Outcome",
     "Planner",

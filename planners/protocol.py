@@ -35,13 +35,24 @@ class Status(StrEnum):
 class Infeasibility:
     """Why no plan fits: the operator that cannot start, the bytes it lacks, and a budget that is known to do.
 
-    `smallest_feasible_bytes` is the smallest budget for which the planner knows a plan that fits, or None.
+    `smallest_feasible_bytes` is the smallest budget for which the planner knows a plan that fits, or None;
+    `largest_infeasible_bytes` the largest for which it is proved that none fits, or None.
     """
 
     operator: str
     missing_bytes: int
     smallest_feasible_bytes: int | None = None
+    largest_infeasible_bytes: int | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """One point of an anytime curve: the best step known after so many seconds and scored plans."""
+
+    seconds: float
+    evaluations: int
+    step_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +65,7 @@ class Outcome:
     seconds, seed : filled in by `run_planner`
     evaluations : plans that the planner scored
     infeasibility : set where `status` is infeasible
+    history : each improvement of a planner that searches, first to last
     """
 
     status: Status
@@ -66,6 +78,7 @@ class Outcome:
     solver: str = ""
     solver_version: str = ""
     infeasibility: Infeasibility | None = None
+    history: tuple[Improvement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,8 @@ class Supports:
     needs_blocks : whether it frees nothing in a problem that names no blocks
     needs_heavy_kinds : whether it frees nothing in a problem without operators of a heavy kind
     always_frees : whether it frees memory even where everything fits
+    anytime : whether it searches until its limit; such a planner has a field ``evaluation_limit``, under which the result
+        depends on the seed alone
     """
 
     swaps: bool = True
@@ -89,6 +104,7 @@ class Supports:
     needs_blocks: bool = False
     needs_heavy_kinds: bool = False
     always_frees: bool = False
+    anytime: bool = False
 
 
 @runtime_checkable

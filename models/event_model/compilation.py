@@ -14,6 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Kernels allocate nothing. Without numba's reference counting the compiler refuses what would, and small functions can
 # share dozens of arrays at no cost: counting references at each call made the engine a hundred times slower.
 _NO_ALLOCATION: dict[str, Any] = {"_nrt": False}
+_ENTRY: dict[str, Any] = {**_NO_ALLOCATION, "nogil": True}  # threads, each with its own buffers, run side by side
 _INLINED: dict[str, Any] = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 _parts: dict[FunctionType, Any] = {}  # None until compiled
@@ -55,9 +56,9 @@ def _compile(function: FunctionType) -> Callable[..., Any]:
     # numba's cache watches the file of the entry alone; with the sources of its parts in the name, an edit of any counts.
     function.__qualname__ = f"{function.__name__}_{_sources_sha256(reached)[:16]}"
     try:
-        return cast("Callable[..., Any]", numba.njit(cache=True, **_NO_ALLOCATION)(function))
+        return cast("Callable[..., Any]", numba.njit(cache=True, **_ENTRY)(function))
     except RuntimeError:  # no folder for the cache is writable: compile anew in each process
-        return cast("Callable[..., Any]", numba.njit(**_NO_ALLOCATION)(function))
+        return cast("Callable[..., Any]", numba.njit(**_ENTRY)(function))
 
 
 def _reachable_parts(function: FunctionType) -> list[FunctionType]:

@@ -62,6 +62,7 @@ class Outcome:
     Attributes
     ----------
     lower_bound_s : certified lower bound on the step time of every plan within the budget, or None
+    claimed_bound_s : the solver's own bound within the planner's own space, or None: a claim, like `claimed_step_s`
     seconds, seed : filled in by `run_planner`
     evaluations : plans that the planner scored
     infeasibility : set where `status` is infeasible
@@ -72,6 +73,7 @@ class Outcome:
     plan: Plan | Schedule | None = None
     lower_bound_s: float | None = None
     claimed_step_s: float | None = None
+    claimed_bound_s: float | None = None
     evaluations: int = 0
     seconds: float = 0.0
     seed: int | None = None
@@ -244,5 +246,7 @@ def infeasible(
     return Outcome(
         Status.INFEASIBLE,
         evaluations=evaluations,
-        infeasibility=Infeasibility(tried.failed_step or "", tried.missing_bytes, smallest_feasible_bytes, reason),
+        infeasibility=Infeasibility(
+            tried.failed_step or "", tried.missing_bytes, smallest_feasible_bytes, reason=reason
+        ),
     )

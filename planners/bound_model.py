@@ -100,7 +100,6 @@ class BoundModel:
     ) -> None:
         import pulp
 
-        self._new_variable = pulp.LpVariable
         self._new_constraint = pulp.LpConstraint
         self._affine = pulp.LpAffineExpression
         self.model = pulp.LpProblem("link_budget", pulp.LpMinimize)
@@ -184,7 +183,7 @@ class BoundModel:
     def variable(self, high: float | None = None, *, whole: bool = False) -> pulp.LpVariable:
         """Return a new variable from 0 to `high`."""
         self._counter += 1
-        return self._new_variable(f"x{self._counter}", 0, high, "Integer" if whole else "Continuous")
+        return self.model.add_variable(f"x{self._counter}", 0, high, "Integer" if whole else "Continuous")
 
     def row(self, terms: Terms, low: float | None = None, high: float | None = None) -> None:
         """Add low <= terms <= high; a variable may stand in several terms."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -115,7 +116,9 @@ def _solve_with_highs(
 def _solve_with_cbc(model: pulp.LpProblem, relaxed: bool, time_limit_s: float | None, gap_abs: float) -> Answer:
     import pulp
 
-    command = pulp.PULP_CBC_CMD(mip=not relaxed, msg=False, timeLimit=time_limit_s, gapAbs=gap_abs, threads=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 4 drops the CBC it bundles; we are below it
+        command = pulp.PULP_CBC_CMD(mip=not relaxed, msg=False, timeLimit=time_limit_s, gapAbs=gap_abs, threads=1)
     version = f"bundled with PuLP {pulp.__version__}"
     if not command.available():
         return Answer(Verdict.UNAVAILABLE, None, -math.inf, "CBC", "")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slackswap.models.event_model import Score, peak_bytes, simulate, simulate_many
+from slackswap.models.event_model import Score, simulate, simulate_many
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray, Plan
 from slackswap.models.problem import Problem
 from slackswap.planners.bound_facts import BoundFacts
@@ -55,8 +55,6 @@ class Milp:
         first = SLACKSWAP.plan(problem, budget_bytes, rng=rng, time_limit_s=limit_s)
         if isinstance(first.plan, Plan):
             rounds.replay(first.plan.decisions[None])
-        if budget_bytes >= peak_bytes(problem):
-            return rounds.outcome(first)
         bound = lower_bound(problem, budget_bytes, solver=self.solver, time_limit_s=BOUND_SHARE * limit_s)
         if bound.unavailable:
             return Outcome(Status.UNAVAILABLE, solver=bound.solver)
@@ -88,7 +86,9 @@ class _Rounds:
         self.facts = BoundFacts(self.problem)
 
     def begin(self, bound: Bound) -> None:
-        self.bound_s, self.solver_name, self.solver_version = bound.step_s, bound.solver, bound.solver_version
+        self.bound_s = bound.step_s
+        if bound.solver_version:  # else there was nothing to solve
+            self.solver_name, self.solver_version = bound.solver, bound.solver_version
         self.points = first_points(self.facts)
         if bound.model is not None:
             self.replay(counted_plans(bound.model))

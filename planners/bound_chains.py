@@ -51,8 +51,7 @@ def _chains_at(facts: BoundFacts, operator: int) -> dict[int, Users]:
     crossing: dict[int, Users] = {}
 
     def in_gap(t: int) -> bool:
-        has_bytes = problem.tensor_bytes[t] > 0 and problem.saved[t]
-        return bool(has_bytes and problem.last_forward_use[t] < operator < problem.first_backward_reader[t])
+        return bool(facts.is_candidate[t] and problem.last_forward_use[t] < operator < problem.first_backward_reader[t])
 
     rebuilt = [
         int(t) for t in facts.candidates if facts.can_rebuild[t] and problem.first_backward_reader[t] <= operator

@@ -7,14 +7,19 @@ from functools import cached_property
 
 import numpy as np
 
-from slackswap.models.problem import FloatArray, IntArray, Problem
+from slackswap.models.problem import BoolArray, FloatArray, IntArray, Problem
 
 
 @dataclass(frozen=True, eq=False)
 class BoundFacts:
-    """Facts of one problem, computed once."""
+    """Facts of one problem, computed once.
+
+    Tensors below `negligible_bytes` count as gone between their forward and backward use, at no cost: the bound is then a little
+    weaker, and the model smaller.
+    """
 
     problem: Problem
+    negligible_bytes: int = 1
 
     @cached_property
     def start_s(self) -> FloatArray:
@@ -33,12 +38,19 @@ class BoundFacts:
 
     @cached_property
     def candidates(self) -> IntArray:
-        """Tensors that a plan can free: saved ones with bytes, and a gap between forward and backward use."""
+        """Tensors that a plan can free: saved ones, of a size that matters."""
         problem = self.problem
-        return np.flatnonzero(problem.saved & (problem.tensor_bytes > 0))
+        return np.flatnonzero(problem.saved & (problem.tensor_bytes >= self.negligible_bytes))
 
     @cached_property
-    def can_rebuild(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def is_candidate(self) -> BoolArray:
+        """(m,) whether the tensor is a candidate."""
+        chosen = np.zeros(self.problem.n_tensors, np.bool_)
+        chosen[self.candidates] = True
+        return chosen
+
+    @cached_property
+    def can_rebuild(self) -> BoolArray:
         """(m,) whether a plan may recompute the tensor."""
         return self.problem.saved & self.problem.rebuildable
 
@@ -77,9 +89,12 @@ class BoundFacts:
 
     @cached_property
     def most_bytes(self) -> IntArray:
-        """(n,) bytes in use while each operator runs and nothing is freed early: those of the keep-everything plan."""
+        """(n,) bytes in use while each operator runs if no candidate is freed: those of the keep-everything plan."""
         problem = self.problem
         changes = np.zeros(problem.n_operators + 1, np.int64)
         np.add.at(changes, problem.producer, problem.tensor_bytes)
         np.add.at(changes, problem.last_use + 1, -problem.tensor_bytes)
+        gone = np.flatnonzero(problem.saved & ~self.is_candidate)
+        np.add.at(changes, problem.last_forward_use[gone] + 1, -problem.tensor_bytes[gone])
+        np.add.at(changes, problem.first_backward_reader[gone], problem.tensor_bytes[gone])
         return np.cumsum(changes)[:-1] + problem.workspace_bytes

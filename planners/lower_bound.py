@@ -24,6 +24,7 @@ from slackswap.planners.memory_floor import PLANS, memory_floor
 
 MAX_POINTS = 48
 FEW_OPERATORS = 64  # up to so many, all are points
+NEGLIGIBLE = 0.005  # of the peak: where all operators are points, smaller tensors are gone at no cost
 WHOLE_S = 0.6  # time for whole numbers where the caller sets no limit
 GAP_UNITS = 0.004  # 4e-6 of the ideal step
 
@@ -153,15 +154,18 @@ class _Search:
     def count_whole(self) -> None:
         """Solve for whole tensors: at the first points, where many are alike and proofs are quick, then at all of them."""
         ends_s = time.perf_counter() + (WHOLE_S if self.time_limit_s is None else self.left_s() or 0.0)
-        n_operators = self.facts.problem.n_operators
-        all_points = frozenset(range(n_operators) if n_operators <= FEW_OPERATORS else self.points)
-        for points in dict.fromkeys((self.few, all_points)):
-            self._count_whole(points, ends_s - time.perf_counter())
-            if math.isinf(self.whole_s):
-                return
+        tries = [(self.facts, self.few), (self.facts, frozenset(self.points))]
+        if self.facts.problem.n_operators <= FEW_OPERATORS:
+            everywhere = frozenset(range(self.facts.problem.n_operators))
+            tries[1] = (BoundFacts(self.facts.problem, self._negligible_bytes()), everywhere)
+        for facts, points in tries:
+            self._count_whole(facts, points, ends_s - time.perf_counter())
 
-    def _count_whole(self, points: frozenset[int], limit_s: float) -> None:
-        model = link_budget_model(self.facts, self.budget_bytes, sorted(points), below_s=self.known_s)
+    def _negligible_bytes(self) -> int:
+        return max(1, int(NEGLIGIBLE * int(self.facts.most_bytes.max())))
+
+    def _count_whole(self, facts: BoundFacts, points: frozenset[int], limit_s: float) -> None:
+        model = link_budget_model(facts, self.budget_bytes, sorted(points), below_s=self.known_s)
         answer = solve(model.model, solver=self.solver, time_limit_s=limit_s, gap_abs=GAP_UNITS)
         if answer.verdict is Verdict.INFEASIBLE:
             self.whole_s = self.known_s

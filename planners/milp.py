@@ -23,7 +23,7 @@ from slackswap.planners.protocol import Improvement, Outcome, Status, Supports
 from slackswap.planners.slackswap import SLACKSWAP
 
 ROUND_SHARE = 0.2  # of the time, for one model; what stalls in its plans is added to the next
-BOUND_SHARE = 0.25  # of the time, for the first bound
+BOUND_SHARE = 0.5  # of the time, for the first bound
 MAX_ROUNDS = 40
 
 
@@ -55,7 +55,14 @@ class Milp:
         first = SLACKSWAP.plan(problem, budget_bytes, rng=rng, time_limit_s=limit_s)
         if isinstance(first.plan, Plan):
             rounds.replay(first.plan.decisions[None])
-        bound = lower_bound(problem, budget_bytes, solver=self.solver, time_limit_s=BOUND_SHARE * limit_s)
+        rounds.convert()
+        bound = lower_bound(
+            problem,
+            budget_bytes,
+            solver=self.solver,
+            time_limit_s=BOUND_SHARE * limit_s,
+            known_step_s=rounds.best_s,
+        )
         if bound.unavailable:
             return Outcome(Status.UNAVAILABLE, solver=bound.solver)
         rounds.begin(bound)
@@ -128,7 +135,8 @@ class _Rounds:
 
     def convert(self) -> None:
         """Change one tensor of the best plan at a time, for as long as that helps."""
-        while self.best is not None and not self.met() and time.perf_counter() < self.ends_s:
+        ends_s = min(self.ends_s, time.perf_counter() + self.round_s)
+        while self.best is not None and not self.met() and time.perf_counter() < ends_s:
             before_s = self.best_s
             self.replay(single_changes(self.problem, self.best))
             if self.best_s >= before_s:

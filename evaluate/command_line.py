@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import os
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slackswap.evaluate.command_options import CSV, HARDWARE, JSON, PLANNERS, SEED, positive_seconds, time_limit_of
 from slackswap.hardware.input_error import InputError
 
 if TYPE_CHECKING:
@@ -23,26 +23,6 @@ if TYPE_CHECKING:
     from slackswap.evaluate.results import Result
 
 NO_PLAN_FITS, BAD_INPUT, INTERRUPTED = 1, 2, 130
-
-HARDWARE = click.option("--hardware", metavar="NAME|FILE", help="GPU and link: a catalog name or a TOML file.")
-SEED = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of randomized planners."
-)
-
-
-def _positive_seconds(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{value} is not a number of seconds above 0.")
-    return value
-
-
-TIME_LIMIT = click.option(
-    "--time-limit",
-    type=float,
-    callback=_positive_seconds,
-    metavar="S",
-    help="Seconds for each plan of a searching planner.",
-)
 
 
 def main() -> None:
@@ -110,19 +90,21 @@ def cli() -> None:
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
 @HARDWARE
 @click.option("--budget", default="0.7,0.5,0.3", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
-@click.option("--planner", default="all", show_default=True, metavar="NAME,...", help="Planners, comma-separated.")
-@TIME_LIMIT
-@SEED
+@PLANNERS
+@time_limit_of(1.0)
 @click.option(
-    "--json", "json_path", metavar="FILE|-", help="Write the rows as JSON lines; - is stdout, without tables."
+    "--bound/--no-bound", default=True, help="Whether to certify a lower bound for each budget, for the gaps."
 )
-@click.option("--csv", "csv_path", metavar="FILE|-", help="Write the rows as CSV; - is stdout, without tables.")
+@SEED
+@JSON
+@CSV
 def shootout(
     sources: tuple[str, ...],
     hardware: str | None,
     budget: str,
     planner: str,
-    time_limit: float | None,
+    time_limit: float,
+    bound: bool,
     seed: int,
     json_path: str | None,
     csv_path: str | None,
@@ -131,6 +113,7 @@ def shootout(
 
     Without SOURCE: the paper's workloads and the recorded trace that ships with slackswap.
     """
+    from slackswap.evaluate.bounds import certified_bound_s
     from slackswap.evaluate.budget import parse_budgets
     from slackswap.evaluate.progress import Progress
     from slackswap.evaluate.results import to_csv, to_json_lines
@@ -142,8 +125,16 @@ def shootout(
     planners, budgets, names = find_planners(planner), parse_budgets(budget), sources or DEFAULT_SOURCES
     problems = [load_source(name, hardware) for name in names]
     results: list[Result] = []
-    with Progress(len(names) * len(budgets) * len(planners)) as progress:
-        cells = run(problems, budgets, planners, seed=seed, time_limit_s=time_limit, announce=progress.announce)
+    with Progress(len(names) * len(budgets) * (len(planners) + bound)) as progress:
+        cells = run(
+            problems,
+            budgets,
+            planners,
+            seed=seed,
+            time_limit_s=time_limit,
+            bound=certified_bound_s if bound else None,
+            announce=progress.announce,
+        )
         finished = _collect(cells, results)
     rows = [result.row for result in results]
     _write(json_path, to_json_lines(rows))
@@ -193,7 +184,7 @@ def _print_tables(results: list[Result]) -> None:
 @HARDWARE
 @click.option("--planner", default="slackswap", show_default=True, metavar="NAME")
 @click.option("--budget", required=True, metavar="B", help="A fraction of the peak, or bytes.")
-@TIME_LIMIT
+@time_limit_of(None)
 @SEED
 @click.option("-o", "--output", metavar="FILE", help="Write the plan here.")
 def plan(
@@ -221,7 +212,7 @@ def plan(
         )
     problem = load_source(source, hardware)
     results: list[Result] = []
-    if not _collect(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit), results):
+    if not _collect(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit, bound=None), results):
         raise KeyboardInterrupt
     (result,) = results
     _print_tables([result])
@@ -234,14 +225,67 @@ def plan(
 
 @cli.command()
 @click.argument("source")
+@HARDWARE
+@click.option("--budget", required=True, metavar="B", help="A fraction of the peak, or bytes.")
+@PLANNERS
+@time_limit_of(10.0)
+@SEED
+@click.option("--plot", metavar="FILE.png", help="Draw the gap of each planner over its planning time (.png or .svg).")
+@JSON
+@CSV
+def gap(
+    source: str,
+    hardware: str | None,
+    budget: str,
+    planner: str,
+    time_limit: float,
+    seed: int,
+    plot: str | None,
+    json_path: str | None,
+    csv_path: str | None,
+) -> None:
+    """Measure how far each planner's step on one SOURCE is from the lower bound, and from the best plan known."""
+    from slackswap.evaluate.budget import parse_budgets
+    from slackswap.evaluate.gap import COLUMNS, draw_gaps, gap_rows, gap_table, measure_gaps
+    from slackswap.evaluate.gap_figure import check_figure_path
+    from slackswap.evaluate.progress import Progress
+    from slackswap.evaluate.report import explain_infeasibility, print_table
+    from slackswap.evaluate.results import to_csv, to_json_lines
+    from slackswap.evaluate.sources import load_source
+    from slackswap.planners import find_planners
+
+    _check_outputs(json_path, csv_path, plot)
+    if plot is not None:
+        check_figure_path(plot)
+    planners, budgets = find_planners(planner), parse_budgets(budget)
+    if len(budgets) != 1:
+        raise InputError("`gap` takes one budget; `shootout` compares several", source="--budget")
+    problem = load_source(source, hardware)
+    results: list[Result] = []
+    with Progress(len(planners) + 1) as progress:
+        cells = measure_gaps(problem, budgets[0], planners, seed, time_limit, progress.announce)
+        finished = _collect(cells, results)
+    rows = gap_rows(results)
+    _write(json_path, to_json_lines(rows))
+    _write(csv_path, to_csv(rows, COLUMNS))
+    if "-" not in (json_path, csv_path):
+        print_table(gap_table(rows))
+        for line in explain_infeasibility(results):
+            click.echo(line)
+    if plot is not None:
+        click.echo(f"figure written to {plot}" if draw_gaps(rows, plot) else "no plan fits: nothing to draw", err=True)
+    if not finished:
+        raise KeyboardInterrupt
+
+
+@cli.command()
+@click.argument("source")
 @click.argument("plan_file", metavar="PLAN.JSON")
 @HARDWARE
 @click.option(
     "--policy", default=None, metavar="NAME", help="Runtime policy; by default the one of the plan's planner."
 )
-@click.option(
-    "--json", "json_path", metavar="FILE|-", help="Write the row as a JSON line; - is stdout, without the table."
-)
+@JSON
 def score(source: str, plan_file: str, hardware: str | None, policy: str | None, json_path: str | None) -> None:
     """Score a plan file on the SOURCE that it was made for."""
     from slackswap.evaluate.report import score_stored_plan
@@ -292,7 +336,14 @@ def list_(what: str) -> None:
 @click.argument("items", nargs=-1, metavar="[ITEM]...")
 @click.option("--out", metavar="DIR", help="Write CSV, figures and reproduction.md here; an interrupted run goes on.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes; by default one for each core.")
-def reproduce(items: tuple[str, ...], out: str | None, jobs: int | None) -> None:
+@click.option(
+    "--ga-seconds",
+    type=float,
+    callback=positive_seconds,
+    metavar="S",
+    help="Time for each genetic search of Table 3, 45 in the paper; by default 14,000 plans, the paper's most.",
+)
+def reproduce(items: tuple[str, ...], out: str | None, jobs: int | None, ga_seconds: float | None) -> None:
     """Compute the paper's tables and figures, each value beside the paper's.
 
     ITEM is table1, table2, table3, fig1 to fig6, titanx, generations, or all, which is the default.
@@ -300,13 +351,16 @@ def reproduce(items: tuple[str, ...], out: str | None, jobs: int | None) -> None
     from slackswap.evaluate.report import print_table
     from slackswap.evaluate.reproduce import figures_can_be_drawn, find_items, make_folder, write
     from slackswap.evaluate.reproduce import reproduce as run
-    from slackswap.evaluate.reproduction_report import comparison_table, summary
+    from slackswap.evaluate.reproduction_report import comparison_table, points_table, summary
 
     chosen = find_items(items)
     folder = None if out is None else make_folder(out)
-    reproduced = run(chosen, jobs=jobs, folder=folder)
+    reproduced = run(chosen, jobs=jobs, folder=folder, search_s=ga_seconds)
     for one in reproduced:
         print_table(comparison_table(one))
+        for points in one.computed.points:
+            if points.printed:
+                print_table(points_table(points))
         for remark in one.computed.remarks:
             click.echo(remark)
         click.echo()

@@ -63,6 +63,7 @@ class CurveStyle:
     display_name: str
     colour: str
     marker: str
+    dashes: str = "-"
 
     @property
     def line(self) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class CurveStyle:
         return {
             "color": self.colour,
             "marker": self.marker,
+            "linestyle": self.dashes,
             "markersize": 3.0 if first else 4.2,
             "zorder": 4 if first else 3,
         }
@@ -84,8 +86,9 @@ PAPER_CURVES = (
     CurveStyle("superneurons", "SuperNeurons", "#CC79A7", "D"),
     CurveStyle("vdnn", "vDNN", "#E69F00", "v"),
 )
-# Looks for planners that the paper does not draw, in the order in which they come.
+# Looks for planners that the paper does not draw, in the order in which they come; more of them differ in their dashes.
 _OTHER_LOOKS = (("#000000", "P"), ("#56B4E9", "X"), ("#7F7F7F", "<"), ("#8C510A", ">"), ("#762A83", "*"))
+_DASHES = ("-", "--", ":", "-.")
 
 
 def curve_styles(planners: Iterable[str]) -> dict[str, CurveStyle]:
@@ -94,8 +97,9 @@ def curve_styles(planners: Iterable[str]) -> dict[str, CurveStyle]:
     styles = {style.planner: style for style in PAPER_CURVES if style.planner in wanted}
     others = (name for name in wanted if name not in styles)
     for i, name in enumerate(others):
-        colour, marker = _OTHER_LOOKS[i % len(_OTHER_LOOKS)]
-        styles[name] = CurveStyle(name, name, colour, marker)
+        turn, place = divmod(i, len(_OTHER_LOOKS))
+        colour, marker = _OTHER_LOOKS[place][0], _OTHER_LOOKS[(place + turn) % len(_OTHER_LOOKS)][1]
+        styles[name] = CurveStyle(name, name, colour, marker, _DASHES[turn % len(_DASHES)])
     return styles
 
 

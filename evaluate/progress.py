@@ -9,11 +9,10 @@ from slackswap.evaluate.results import printable
 
 if TYPE_CHECKING:
     from slackswap.models.problem import Problem
-    from slackswap.planners import Planner
 
 
 class Progress:
-    """A bar over `total` plans that names the one under way."""
+    """A bar over `total` plans and bounds that names the one under way."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console
@@ -40,9 +39,9 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def announce(self, problem: Problem, budget: str, planner: Planner) -> None:
+    def announce(self, problem: Problem, budget: str, what: str) -> None:
         """Show what begins; what was announced before is done."""
         self._bar.update(
-            self._task, completed=self._announced, description=printable(f"{problem.name}, {budget}: {planner.name}")
+            self._task, completed=self._announced, description=printable(f"{problem.name}, {budget}: {what}")
         )
         self._announced += 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackswap.evaluate.results import Result, plain, printable
+from slackswap.evaluate.results import Result, Row, plain, printable
 from slackswap.evaluate.shootout import judge
 from slackswap.evaluate.sources import named_sources
 from slackswap.hardware import catalog
@@ -19,7 +19,7 @@ from slackswap.models.event_model import POLICIES, peak_bytes
 from slackswap.models.link_budget import link_budget
 from slackswap.models.plan_file import PlannerRecord, read_plan
 from slackswap.models.problem import Problem
-from slackswap.planners import Outcome, Status, Supports, registry
+from slackswap.planners import Infeasibility, Outcome, Status, Supports, registry
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,17 +39,25 @@ def print_table(table: Table) -> None:
 
 
 def explain_infeasibility(results: Iterable[Result]) -> Iterator[str]:
-    """Say for each result without a plan which operator lacks how many bytes, and which budget is known to do."""
+    """Say for each result without a plan which operator lacks how many bytes, which budget is known to do, and which not."""
     for result in results:
-        why = result.infeasibility
-        if why is None:
-            continue
-        line = f"{printable(result.row.planner)} at {result.row.budget_bytes:,} bytes: no plan found that fits"
-        if why.operator:
-            line += f"; operator '{printable(why.operator)}' lacks {why.missing_bytes:,} bytes"
-        if why.smallest_feasible_bytes is not None:
-            line += f"; smallest feasible budget known: {why.smallest_feasible_bytes:,} bytes"
-        yield f"{line} ({printable(why.reason)})" if why.reason else line
+        if result.infeasibility is not None:
+            yield "; ".join(_why_nothing_fits(result.row, result.infeasibility))
+
+
+def _why_nothing_fits(row: Row, why: Infeasibility) -> Iterator[str]:
+    yield f"{printable(row.planner)} at {row.budget_bytes:,} bytes: no plan found that fits"
+    if why.operator:
+        yield f"operator '{printable(why.operator)}' lacks {why.missing_bytes:,} bytes"
+    if why.reason:
+        yield printable(why.reason)
+    own_bytes, known_bytes = why.smallest_feasible_bytes, why.smallest_known_bytes
+    if own_bytes is not None and own_bytes != known_bytes:
+        yield f"it is known to plan for {own_bytes:,} bytes"
+    if known_bytes is not None:
+        yield f"smallest feasible budget known: {known_bytes:,} bytes, {why.known_plan}"
+    if why.largest_infeasible_bytes is not None:
+        yield f"proved: no {why.proved_for} fits in {why.largest_infeasible_bytes:,} bytes"
 
 
 def describe_problem(problem: Problem) -> tuple[Table, list[str]]:

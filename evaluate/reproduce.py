@@ -6,15 +6,23 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from slackswap.evaluate.paper import paper
 from slackswap.evaluate.reproduction_budgets import BUDGET_ITEM
 from slackswap.evaluate.reproduction_comparison import Comparison
 from slackswap.evaluate.reproduction_figures import FIGURE_ITEMS, STEP_ITEM
 from slackswap.evaluate.reproduction_item import Computed, Item, Rows
-from slackswap.evaluate.reproduction_report import Reproduced, comparisons_csv, points_csv, to_markdown
+from slackswap.evaluate.reproduction_report import (
+    Reproduced,
+    comparisons_csv,
+    lasting_points,
+    points_csv,
+    to_markdown,
+)
 from slackswap.evaluate.reproduction_sensitivity import SENSITIVITY_ITEMS
 from slackswap.evaluate.reproduction_tables import TABLE_ITEMS
-from slackswap.evaluate.sweeps import run_cases
+from slackswap.evaluate.sweeps import Case, run_cases
 from slackswap.hardware.input_error import InputError
 from slackswap.models.atomic_file import write_atomically
 
@@ -35,7 +43,12 @@ def find_items(names: Iterable[str]) -> list[Item]:
 
 
 def reproduce(
-    items: Sequence[Item], *, jobs: int | None = None, folder: Path | None = None, progress: bool = True
+    items: Sequence[Item],
+    *,
+    jobs: int | None = None,
+    folder: Path | None = None,
+    search_s: float | None = None,
+    progress: bool = True,
 ) -> list[Reproduced]:
     """Compute items: the cases of all of them first, on all cores, then each from their results.
 
@@ -43,6 +56,7 @@ def reproduce(
     ----------
     jobs : processes, as in `run_cases`
     folder : keeps the results of finished cases, so that an interrupted run goes on where it stopped; or None
+    search_s : seconds for each genetic search, in place of the number of plans that makes its result repeatable; or None
 
     Raises
     ------
@@ -50,11 +64,18 @@ def reproduce(
         The folder cannot be used.
     """
     stated = paper()
-    cases = dict.fromkeys(case for item in items for case in item.cases(stated))
+    cases = {case: _within(case, search_s) for item in items for case in item.cases(stated)}
     store = None if folder is None else folder / STORE_NAME
-    results = run_cases(cases, jobs=jobs, store=store, progress=progress)
-    rows = Rows({result.case: result.row for result in results})
+    results = run_cases(cases.values(), jobs=jobs, store=store, progress=progress)
+    rows = Rows({case: result.row for case, result in zip(cases, results, strict=True)})
     return [_compared(item, item.compute(stated, rows)) for item in items]
+
+
+def _within(case: Case, search_s: float | None) -> Case:
+    """Return the case, or if it searches, the same with a time limit."""
+    if search_s is None or case.evaluation_limit is None:
+        return case
+    return msgspec.structs.replace(case, evaluation_limit=None, time_limit_s=search_s)
 
 
 def _compared(item: Item, computed: Computed) -> Reproduced:
@@ -99,8 +120,8 @@ def write(reproduced: Sequence[Reproduced], folder: Path) -> Iterator[Path]:
     """
     for one in reproduced:
         yield _written(folder / f"{one.item.name}.csv", comparisons_csv(one))
-        if one.computed.points:
-            yield _written(folder / f"{one.item.name}_points.csv", points_csv(one.computed.points))
+        if lasting_points(one):
+            yield _written(folder / f"{one.item.name}_points.csv", points_csv(lasting_points(one)))
         if one.computed.draw is not None and figures_can_be_drawn():
             from slackswap.evaluate.figures import save
 

@@ -23,11 +23,21 @@ Cell = float | int | str | None
 
 @dataclass(frozen=True)
 class Points:
-    """What a figure shows, as a table: numbers, texts, and None where no plan fits."""
+    """What a figure shows, as a table: numbers, texts, and None where no plan fits.
+
+    Attributes
+    ----------
+    decimals : digits behind the point for people; files for machines have all digits
+    timing : whether it holds planning times, which no two runs agree on: they are printed, and in no file
+    printed : whether the command prints it too
+    """
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    decimals: int = 1
+    timing: bool = False
+    printed: bool = False
 
 
 @dataclass(frozen=True)

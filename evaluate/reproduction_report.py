@@ -68,15 +68,32 @@ def to_markdown(reproduced: Iterable[Reproduced]) -> str:
         parts.append(f"## {one.item.title}\n")
         parts.append(_markdown_table(HEADINGS, [_cells(comparison) for comparison in lasting(one)]))
         parts.extend(f"{remark}\n" for remark in one.computed.remarks)
-        for points in one.computed.points:
-            cells = [[_shown(value) for value in row] for row in points.rows]
-            parts.append(f"{points.title}:\n\n{_markdown_table(points.headings, cells)}")
+        for points in lasting_points(one):
+            parts.append(f"{points.title}:\n\n{_markdown_table(points.headings, _texts(points))}")
     return "\n".join(parts)
 
 
 def lasting(reproduced: Reproduced) -> list[Comparison]:
     """Return the comparisons that are the same in every run: all but planning times."""
     return [comparison for comparison in reproduced.comparisons if not comparison.statement.timing]
+
+
+def lasting_points(reproduced: Reproduced) -> list[Points]:
+    """Return the tables of points that are the same in every run."""
+    return [points for points in reproduced.computed.points if not points.timing]
+
+
+def points_table(points: Points) -> Table:
+    """Return a table of points for stdout."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=points.title, title_justify="left", title_style="bold")
+    for i, heading in enumerate(points.headings):
+        table.add_column(Text(heading), justify="right" if i else "left", no_wrap=True)
+    for row in _texts(points):
+        table.add_row(*map(Text, row))
+    return table
 
 
 def comparisons_csv(reproduced: Reproduced) -> str:
@@ -109,8 +126,12 @@ def _ends(comparison: Comparison) -> list[float | str]:
     return list(ours) if isinstance(ours, tuple) else [ours, ours]
 
 
-def _shown(value: Cell) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:.1f}"
+def _texts(points: Points) -> list[list[str]]:
+    return [[_shown(value, points.decimals) for value in row] for row in points.rows]
+
+
+def _shown(value: Cell, decimals: int) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.{decimals}f}"
 
 
 def _markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -60,18 +60,18 @@ class Result:
     infeasibility: Infeasibility | None
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(rows: Iterable[msgspec.Struct], columns: Sequence[str] = COLUMNS) -> str:
     """Return rows as CSV with a header; empty where there is no value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(columns)
     for row in rows:
-        values = (getattr(row, column) for column in COLUMNS)
+        values = (getattr(row, column) for column in columns)
         writer.writerow("" if value is None else repr(value) if isinstance(value, float) else value for value in values)
     return text.getvalue()
 
 
-def to_json_lines(rows: Iterable[Row]) -> str:
+def to_json_lines(rows: Iterable[msgspec.Struct]) -> str:
     """Return rows as JSON lines; null where there is no value."""
     return "".join(msgspec.json.encode(row).decode() + "\n" for row in rows)
 
@@ -83,7 +83,17 @@ def table(rows: Sequence[Row]) -> Table:
     shown = Table(title=plain(rows[0].problem) if rows else None, title_justify="left", title_style="bold")
     for heading in ("budget", "planner", "status"):
         shown.add_column(heading, no_wrap=True)
-    for heading in ("% of ideal", "step ms", "recompute", "fwd stall", "bwd stall", "D2H GB", "peak GB", "planning ms"):
+    for heading in (
+        "% of ideal",
+        "gap",
+        "step ms",
+        "recompute",
+        "fwd stall",
+        "bwd stall",
+        "D2H GB",
+        "peak GB",
+        "planning ms",
+    ):
         shown.add_column(heading, justify="right", no_wrap=True)
     for i, row in enumerate(rows):
         begins = i == 0 or rows[i - 1].budget_bytes != row.budget_bytes
@@ -111,16 +121,22 @@ def gigabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.{2 if n_bytes >= 1e9 else 4}f}"
 
 
+def shown_gap(gap: float | None) -> str:
+    """Return a gap in percent, or a dash."""
+    return "-" if gap is None else f"{gap:.2%}"
+
+
 def _cells(row: Row, rows: Sequence[Row]) -> list[str]:
     planning_ms = f"{row.planning_s * 1e3:.1f}"
     if row.throughput is None or row.step_s is None:
-        return [row.status, *["-"] * 7, planning_ms]
+        return [row.status, *["-"] * 8, planning_ms]
     rivals = [other.throughput or 0.0 for other in rows if other.budget_bytes == row.budget_bytes]
     best = row.throughput >= max(rivals) - 1e-12
     multiples = [row.recompute_s or 0.0, row.forward_stall_s or 0.0, row.backward_stall_s or 0.0]
     return [
         row.status,
         f"[bold]{row.throughput:.2%}[/bold]" if best else f"{row.throughput:.2%}",
+        shown_gap(row.gap),
         f"{row.step_s * 1e3:.2f}",
         *(f"{seconds / row.ideal_s:.3f}" if row.ideal_s > 0 else "-" for seconds in multiples),
         gigabytes(row.d2h_bytes or 0),

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from slackswap.evaluate.bounds import relaxed_bound_s
 from slackswap.evaluate.budget import parse_budget
 from slackswap.evaluate.results import Result, Row, printable
 from slackswap.evaluate.shootout import shootout
@@ -45,6 +47,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     hardware : catalog name or path of a TOML file
     parameters : pairs of name and value, sorted, that differ from the workload's preset
     link_bytes_per_s : bandwidth of each direction in place of the hardware's, or None
+    time_limit_s : for a planner that searches; None leaves it to the planner
+    evaluation_limit : plans that a planner that searches may score, so that its result depends on the seed alone; or None
+    certified : whether the row has a lower bound and a gap to it, that of the linear relaxation
     """
 
     workload: str
@@ -54,6 +59,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     parameters: tuple[tuple[str, Parameter], ...] = ()
     link_bytes_per_s: float | None = None
     seed: int = 0
+    time_limit_s: float | None = None
+    evaluation_limit: int | None = None
+    certified: bool = False
 
 
 class CaseResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,16 +158,36 @@ def _problem(
 
 
 def planner_of(case: Case) -> Planner:
-    """Return the planner of a case; refuse a name that is none, or several."""
+    """Return the planner of a case, with its evaluation limit; refuse a name that is none, or several.
+
+    Raises
+    ------
+    InputError
+        Also where a planner that does not search is given an evaluation limit.
+    """
     planners = find_planners(case.planner)
     if len(planners) != 1:
         raise InputError("names several planners: a case has one", source=case.planner)
-    return planners[0]
+    (planner,) = planners
+    if case.evaluation_limit is None:
+        return planner
+    if not planner.supports.anytime:
+        raise InputError("does not search, so it takes no evaluation limit", source=case.planner)
+    searching: Any = planner  # what searches is a dataclass with this field, says `Supports`
+    limited: Planner = replace(searching, evaluation_limit=case.evaluation_limit)
+    return limited
 
 
 def full_result(case: Case) -> Result:
     """Run a case and return all of its result: problem, outcome with the plan, score."""
-    ((result,),) = shootout([problem_of(case)], [case.budget], [planner_of(case)], seed=case.seed)
+    ((result,),) = shootout(
+        [problem_of(case)],
+        [case.budget],
+        [planner_of(case)],
+        seed=case.seed,
+        time_limit_s=case.time_limit_s,
+        bound=relaxed_bound_s if case.certified else None,
+    )
     return result
 
 
@@ -242,4 +270,7 @@ def describe(case: Case) -> str:
     changed = [f"{name}={value}" for name, value in case.parameters]
     if case.link_bytes_per_s is not None:
         changed.append(f"{case.link_bytes_per_s / 1e9:g} GB/s")
-    return " ".join([case.workload, *changed, f"on {case.hardware}, {case.budget}: {case.planner}"])
+    text = " ".join([case.workload, *changed, f"on {case.hardware}, {case.budget}: {case.planner}"])
+    if case.evaluation_limit is not None:
+        text += f", {case.evaluation_limit:,} plans"
+    return text if case.time_limit_s is None else f"{text}, {case.time_limit_s:g} s"

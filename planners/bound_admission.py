@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackswap.planners.bound_model import ROUNDING, BoundModel, TensorClass, Terms
+from slackswap.planners.bound_model import SLACK, BoundModel, TensorClass, Terms
 
 if TYPE_CHECKING:
     import pulp
@@ -141,4 +141,4 @@ def _look_ahead_row(
         model.row([(variable, 1.0), (any_admitted, -float(one.tensors.size))], high=0.0)
     rebuilds = [(placed, pushed_out) for placed in _rebuilds_before(model, k, k + LOOK_AHEAD - 1)]
     needed = room + own_step * pushed_out
-    model.row([*freed, *rebuilds, (any_admitted, -needed)], low=excess - abs(excess) * ROUNDING)
+    model.row([*freed, *rebuilds, (any_admitted, -needed)], low=excess - SLACK)

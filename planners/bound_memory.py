@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackswap.planners.bound_model import ROUNDING, BoundModel, Terms
+from slackswap.planners.bound_model import SLACK, BoundModel, Terms
 
 if TYPE_CHECKING:
     import pulp
@@ -34,7 +34,7 @@ def add_memory_rows(model: BoundModel) -> None:
         _chain_rows(model, operator, absent_of)
         excess = float(int(model.facts.most_bytes[operator]) - model.budget_at(operator)) * model.byte
         # A plan that fits to the byte must not fail for the solver's rounding.
-        model.row(freed or [(model.variable(0), 1.0)], low=excess * (1.0 - ROUNDING))
+        model.row(freed or [(model.variable(0), 1.0)], low=excess - SLACK)
 
 
 def _chain_rows(model: BoundModel, operator: int, absent_of: dict[int, pulp.LpVariable]) -> None:

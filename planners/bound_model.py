@@ -46,6 +46,7 @@ Terms = list[tuple["pulp.LpVariable", float]]
 TIME_UNITS = 1000.0  # the ideal step is 1000 units of time, the keep-everything peak 10,000 units of memory
 BYTE_UNITS = 10_000.0
 ROUNDING = 1e-7  # share that the solver's tolerances may be off by
+SLACK = ROUNDING * BYTE_UNITS  # in memory rows: a plan that fits to the byte must not fail for rounding
 
 
 @dataclass(eq=False)

@@ -96,7 +96,7 @@ def lower_bound(
         return Bound(math.inf, math.inf, time.perf_counter() - began_s, "memory floor", "", (), nothing, nothing)
     search = _Search(BoundFacts(problem), budget_bytes, solver, began_s, time_limit_s, known_step_s)
     search.relax()
-    if whole and not math.isinf(search.relaxed_s):
+    if whole:
         search.count_whole()
     return search.result()
 
@@ -131,8 +131,6 @@ class _Search:
             model = link_budget_model(self.facts, self.budget_bytes, sorted(self.points))
             answer = solve(model.model, solver=self.solver, relaxed=True, time_limit_s=self.left_s())
             self.answer = answer
-            if answer.verdict is Verdict.INFEASIBLE:
-                self.relaxed_s = math.inf
             if answer.verdict is not Verdict.OPTIMAL:
                 return
             self.model, self.shares = model, model.fractions()
@@ -168,7 +166,8 @@ class _Search:
         model = link_budget_model(facts, self.budget_bytes, sorted(points), below_s=self.known_s)
         answer = solve(model.model, solver=self.solver, time_limit_s=limit_s, gap_abs=GAP_UNITS)
         if answer.verdict is Verdict.INFEASIBLE:
-            self.whole_s = self.known_s
+            # From the floor on some plan fits (`memory_floor`): then none is below the known step.
+            self.whole_s = max(self.whole_s, self.known_s if math.isfinite(self.known_s) else 0.0)
         elif math.isfinite(answer.bound):
             self.whole_s = max(self.whole_s, min(self.known_s, model.step_s(answer.bound)))
         if answer.objective is not None:

@@ -18,6 +18,9 @@ from slackswap.models.event_model.kernel.columns import UNLIMITED_BYTES
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule
+from slackswap.planners.infeasibility import Infeasibility as Infeasibility  # part of the protocol
+from slackswap.planners.infeasibility import with_known_facts
+from slackswap.planners.memory_floor import Space, memory_floor
 from slackswap.planners.warm_up import warm_up
 
 
@@ -29,21 +32,6 @@ class Status(StrEnum):
     INFEASIBLE = "infeasible"
     TIME_LIMIT = "time_limit"
     UNAVAILABLE = "unavailable"
-
-
-@dataclass(frozen=True, slots=True)
-class Infeasibility:
-    """Why no plan fits: the operator that cannot start, the bytes it lacks, and a budget that is known to do.
-
-    `smallest_feasible_bytes` is the smallest budget for which the planner knows a plan that fits, or None;
-    `largest_infeasible_bytes` the largest for which it is proved that none fits, or None.
-    """
-
-    operator: str
-    missing_bytes: int
-    smallest_feasible_bytes: int | None = None
-    largest_infeasible_bytes: int | None = None
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +85,7 @@ class Supports:
     always_frees : whether it frees memory even where everything fits
     anytime : whether it searches until its limit; such a planner has a field ``evaluation_limit``, under which the result
         depends on the seed alone
+    schedules : whether it may return a `Schedule` that no plan lowers to, with several rebuilds of one tensor, say
     """
 
     swaps: bool = True
@@ -107,6 +96,12 @@ class Supports:
     needs_heavy_kinds: bool = False
     always_frees: bool = False
     anytime: bool = False
+    schedules: bool = False
+
+    @property
+    def space(self) -> Space:
+        """What it may return: where a proof of infeasibility has to hold."""
+        return Space(self.swaps, self.recomputes, self.schedules)
 
 
 @runtime_checkable
@@ -152,7 +147,7 @@ class FunctionPlanner:
 
     function: PlannerFunction
     policy: str = "default"
-    supports: Supports = Supports()
+    supports: Supports = Supports(schedules=True)
 
     @property
     def name(self) -> str:
@@ -206,14 +201,31 @@ def run_planner(
     seed: int = 0,
     time_limit_s: float | None = None,
 ) -> Outcome:
-    """Run one planner on one problem and budget, timed after compilation, with its own generator seeded by `seed`."""
+    """Run one planner on one problem and budget, timed after compilation, with its own generator seeded by `seed`.
+
+    Where it finds no plan, what is known and proved about such budgets is added, outside of its time (see `explained`).
+    """
     ready = as_planner(planner)
     warm_up()
     began_s = time.perf_counter()
     budget_bytes = min(int(budget_bytes), UNLIMITED_BYTES)
     outcome = ready.plan(problem, budget_bytes, rng=np.random.default_rng(seed), time_limit_s=time_limit_s)
     seconds = time.perf_counter() - began_s
-    return replace(outcome, seconds=seconds, seed=seed if ready.supports.randomized else None)
+    outcome = replace(outcome, seconds=seconds, seed=seed if ready.supports.randomized else None)
+    return explained(ready, problem, budget_bytes, outcome)
+
+
+def explained(planner: Planner, problem: Problem, budget_bytes: int, outcome: Outcome) -> Outcome:
+    """Add to an infeasible outcome what is known without its planner.
+
+    A planner whose time was over below the memory floor of its space has not failed: no plan fits, and the outcome says so.
+    """
+    space = planner.supports.space
+    too_low = outcome.status is Status.TIME_LIMIT and budget_bytes < memory_floor(problem, space).n_bytes
+    if outcome.plan is not None or not (too_low or outcome.status is Status.INFEASIBLE):
+        return outcome
+    why = with_known_facts(problem, budget_bytes, space, planner.policy, outcome.infeasibility)
+    return replace(outcome, status=Status.INFEASIBLE, infeasibility=why)
 
 
 def judged(

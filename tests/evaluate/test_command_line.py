@@ -32,8 +32,38 @@ def test_shootout_prints_a_table_for_each_problem(run: Run) -> None:
     # In 24 MB nothing of two_layers fits: f1 has 30 MB there.
     assert (
         "keep at 24,000,000 bytes: no plan found that fits; operator 'f1' lacks 6,000,000 bytes; "
-        "smallest feasible budget known: 30,000,000 bytes"
+        "smallest feasible budget known: 30,000,000 bytes, keeping everything; "
+        "proved: no plan that keeps everything fits in 29,999,999 bytes"
     ) in ran.stdout
+
+
+def test_why_nothing_fits_is_one_line(run: Run) -> None:
+    # Without swaps f2 has a0, which nothing rebuilds, a1 and a2 there; with swaps 2 MB do, what f1 reads and writes.
+    ran = run("shootout", "chain.json", "--planner", "recompute-only,slackswap,swapadvisor", "--budget", "1MB")
+    lines = [line for line in ran.stdout.splitlines() if "no plan found" in line]
+    assert lines[0] == (
+        "recompute-only at 1,000,000 bytes: no plan found that fits; operator 'f2' lacks 2,000,000 bytes; "
+        "it is known to plan for 4,000,487 bytes; "
+        "smallest feasible budget known: 4,000,000 bytes, recomputing 3 of 6 saved tensors; "
+        "proved: no plan without swaps fits in 2,999,999 bytes"
+    )
+    for line in lines[1:]:
+        assert "operator 'f1' lacks 1,000,000 bytes; " in line
+        assert line.endswith(
+            "smallest feasible budget known: 2,000,000 bytes, swapping everything; "
+            "proved: no plan fits in 1,999,999 bytes"
+        )
+    assert len(lines) == 3
+
+
+def test_the_gaps_of_a_shootout_can_be_left_out(run: Run) -> None:
+    arguments = ["shootout", "chain.json", "--planner", "slackswap", "--budget", "0.8", "--csv", "-"]
+    (certified,), (plain,) = (rows_of(run(*arguments, *option).stdout) for option in ([], ["--no-bound"]))
+    assert float(certified["gap"]) >= 0
+    assert float(certified["lower_bound_s"]) == pytest.approx(
+        float(certified["step_s"]) / (1 + float(certified["gap"]))
+    )
+    assert (plain["lower_bound_s"], plain["gap"]) == ("", "")
 
 
 def test_csv_on_stdout_is_nothing_but_csv(run: Run) -> None:

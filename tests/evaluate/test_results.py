@@ -11,7 +11,7 @@ import pytest
 from instances import MB, chain, two_layers
 from rich.console import Console
 
-from slackswap.evaluate.results import COLUMNS, Row, gigabytes, table, to_csv, to_json_lines
+from slackswap.evaluate.results import COLUMNS, Row, gigabytes, shown_gap, table, to_csv, to_json_lines
 from slackswap.evaluate.shootout import shootout
 from slackswap.planners import find_planners
 
@@ -26,9 +26,9 @@ WHERE_A_PLAN_IS = FORMAT_COLUMNS[5:6] + FORMAT_COLUMNS[7:17]
 
 
 def rows() -> list[Row]:
-    """Three planners at 80% of chain(6): `keep` does not fit, the others do."""
+    """Three planners at 80% of chain(6), without a bound: `keep` does not fit, the others do."""
     planners = find_planners("keep,slackswap,recompute-only")
-    return [result.row for cell in shootout([chain(6)], ["80%"], planners) for result in cell]
+    return [result.row for cell in shootout([chain(6)], ["80%"], planners, bound=None) for result in cell]
 
 
 def row(**changes: object) -> Row:
@@ -107,6 +107,13 @@ def test_table_shows_every_row_once() -> None:
 def test_table_shows_brackets_as_they_are(name: str) -> None:
     assert name in text_of([row(problem=name)])
     assert name in text_of([row(planner=name)])
+
+
+def test_table_shows_gaps_in_percent() -> None:
+    assert [shown_gap(gap) for gap in (None, 0.0, 0.00032, 0.1111)] == ["-", "0.00%", "0.03%", "11.11%"]
+    text = text_of([row(gap=0.0123)])
+    assert text.index("gap") < text.index("step ms")
+    assert " 1.23% " in text
 
 
 def test_table_of_an_instant_step() -> None:

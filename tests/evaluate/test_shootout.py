@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from slackswap.evaluate.results import Result
 from slackswap.evaluate.shootout import shootout
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
+from slackswap.models.lowering import lower
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
 from slackswap.planners import Outcome, Planner, Status, Supports, find_planners, registry
@@ -37,7 +39,7 @@ class Claims:
 
 
 def one(planner: Planner, problem: Problem, budget: str) -> Result:
-    (result,) = next(shootout([problem], [budget], [planner]))
+    (result,) = next(shootout([problem], [budget], [planner], bound=None))
     return result
 
 
@@ -81,13 +83,13 @@ def test_results_come_as_soon_as_they_are_there() -> None:
         [chain(6)],
         ["50%", "100%"],
         find_planners("keep,checkpoint"),
-        announce=lambda problem, budget, planner: begun.append(f"{problem.name} {budget} {planner.name}"),
+        announce=lambda problem, budget, what: begun.append(f"{problem.name} {budget} {what}"),
     )
     assert begun == []
     next(cells)
-    assert begun == ["chain of 6 50% keep", "chain of 6 50% checkpoint"]
+    assert begun == ["chain of 6 50% lower bound", "chain of 6 50% keep", "chain of 6 50% checkpoint"]
     next(cells)
-    assert begun[2:] == ["chain of 6 100% keep", "chain of 6 100% checkpoint"]
+    assert begun[3:] == ["chain of 6 100% lower bound", "chain of 6 100% keep", "chain of 6 100% checkpoint"]
 
 
 def test_a_wrong_budget_or_planner_is_refused_before_anything_runs() -> None:
@@ -99,7 +101,7 @@ def test_a_wrong_budget_or_planner_is_refused_before_anything_runs() -> None:
                     [chain(6)],
                     budgets,
                     planners,  # type: ignore[arg-type]  # the mistake under test
-                    announce=lambda _problem, _budget, planner: begun.append(planner.name),
+                    announce=lambda _problem, _budget, what: begun.append(what),
                 )
             )
     assert begun == []
@@ -155,14 +157,49 @@ def test_status_says_whether_there_is_a_plan(outcome: Outcome) -> None:
     assert (row.step_s is not None) == (row.status in ("feasible", "optimal"))
 
 
-def bound(lower_bound_s: float, name: str) -> Claims:
+# Bounds and gaps
+
+
+def claim(lower_bound_s: float, name: str) -> Claims:
     return Claims(Outcome(Status.TIME_LIMIT, lower_bound_s=lower_bound_s), name=name)
 
 
-def test_every_row_is_measured_against_the_best_bound() -> None:
-    # Without swaps chain(6) takes 20 ms in 4 MB. Of bounds of 15 and 16 ms the second says more: 20 / 16 - 1 = 25%.
-    planners: list[Planner] = [bound(15 * MS, "loose"), registry()["recompute-only"], bound(16 * MS, "tight")]
-    cell = next(shootout([chain(6)], ["4MB"], planners))
+def test_every_row_is_measured_against_the_bound() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def bound(problem: Problem, budget_bytes: int) -> float:
+        asked.append((problem.name, budget_bytes))
+        return 16 * MS
+
+    # Without swaps chain(6) takes 20 ms in 4 MB: 20 / 16 - 1 = 25%. It is computed once for all planners.
+    planners = find_planners("keep,recompute-only,checkpoint")
+    cell = next(shootout([chain(6)], ["4MB"], planners, bound=bound))
+    assert asked == [("chain of 6", 4 * MB)]
+    assert [result.row.lower_bound_s for result in cell] == [16 * MS] * 3
+    assert [result.row.gap for result in cell[:2]] == [None, pytest.approx(0.25)]
+
+
+def test_the_bound_is_certified_by_default() -> None:
+    cell = next(shootout([chain(6)], ["4MB"], find_planners("slackswap,recompute-only")))
+    (bound_s,) = {result.row.lower_bound_s for result in cell}
+    assert bound_s is not None
+    assert bound_s >= 18 * MS
+    for result in cell:
+        assert result.row.step_s is not None
+        assert result.row.gap == pytest.approx(result.row.step_s / bound_s - 1)
+        assert result.row.step_s >= bound_s
+
+
+@pytest.mark.parametrize("nothing", [None, math.inf])
+def test_where_nothing_is_proved_or_no_plan_fits_there_is_no_gap(nothing: float | None) -> None:
+    cell = next(shootout([chain(6)], ["4MB"], find_planners("keep,recompute-only"), bound=lambda *_: nothing))
+    assert [(result.row.lower_bound_s, result.row.gap) for result in cell] == [(None, None)] * 2
+
+
+def test_the_best_of_all_bounds_counts() -> None:
+    # Of bounds of 14, 15 and 16 ms the last says most.
+    planners: list[Planner] = [claim(15 * MS, "loose"), registry()["recompute-only"], claim(16 * MS, "tight")]
+    cell = next(shootout([chain(6)], ["4MB"], planners, bound=lambda *_: 14 * MS))
     assert [result.row.lower_bound_s for result in cell] == [16 * MS] * 3
     assert [result.row.gap for result in cell] == [None, pytest.approx(0.25), None]
     # Each outcome keeps what its planner said.
@@ -171,7 +208,7 @@ def test_every_row_is_measured_against_the_best_bound() -> None:
 
 def test_bounds_belong_to_one_problem_and_budget() -> None:
     # `keep` certifies the ideal step at the peak; at 4 MB nobody certifies anything.
-    at_peak, below = shootout([chain(6)], ["100%", "4MB"], find_planners("keep,recompute-only"))
+    at_peak, below = shootout([chain(6)], ["100%", "4MB"], find_planners("keep,recompute-only"), bound=None)
     assert [result.row.gap for result in at_peak] == [0, 0]
     assert [result.row.gap for result in below] == [None, None]
 
@@ -179,17 +216,55 @@ def test_bounds_belong_to_one_problem_and_budget() -> None:
 def test_a_bound_above_a_measured_step_is_none() -> None:
     # `keep` takes the ideal 18 ms at the peak and certifies them; whoever claims that nothing beats 20 ms is wrong.
     liar = Claims(Outcome(Status.INFEASIBLE, lower_bound_s=20 * MS))
-    honest, lying = next(shootout([chain(6)], ["100%"], [*find_planners("keep"), liar]))
-    assert honest.row.lower_bound_s == lying.row.lower_bound_s == pytest.approx(18 * MS)
-    assert honest.row.gap == 0
+    for bound in (None, lambda *_: 21 * MS):
+        honest, lying = next(shootout([chain(6)], ["100%"], [*find_planners("keep"), liar], bound=bound))
+        assert honest.row.lower_bound_s == lying.row.lower_bound_s == pytest.approx(18 * MS)
+        assert honest.row.gap == 0
+
+
+def test_a_schedule_is_not_measured_against_a_bound_of_plans() -> None:
+    # A schedule may rebuild a tensor twice, which no plan does, and be faster than all of them.
+    problem = chain(6)
+    schedule = Claims(Outcome(Status.FEASIBLE, lower(problem, Plan.from_letters("KRRKKK"))), name="schedule")
+    planners: list[Planner] = [schedule, registry()["recompute-only"]]
+    free, plan = next(shootout([problem], ["4MB"], planners, bound=lambda *_: 19 * MS))
+    assert free.row.step_s == plan.row.step_s == pytest.approx(20 * MS)
+    assert (free.row.lower_bound_s, free.row.gap) == (None, None)
+    assert plan.row.gap == pytest.approx(20 / 19 - 1)
+    # It does not refute the bound either. What holds for anything that runs, the ideal step, holds for it too.
+    free, plan = next(shootout([problem], ["4MB"], [schedule, claim(21 * MS, "none")], bound=lambda *_: 20.5 * MS))
+    assert plan.row.lower_bound_s == 21 * MS
+    free, plan = next(shootout([problem], ["4MB"], planners, bound=lambda *_: problem.ideal_s))
+    assert free.row.gap == plan.row.gap == pytest.approx(2 / 18)
 
 
 def test_no_gap_over_a_bound_of_nothing() -> None:
-    (result,) = next(
-        shootout([zero_sizes()], ["100%"], [Claims(Outcome(Status.OPTIMAL, Plan.from_letters("KK"), 0.0))])
-    )
+    result = one(Claims(Outcome(Status.OPTIMAL, Plan.from_letters("KK"), 0.0)), zero_sizes(), "100%")
     assert result.row.lower_bound_s == 0.0
     assert result.row.gap is None
+
+
+def test_an_interruption_keeps_the_gaps_of_what_is_finished() -> None:
+    def interrupted(_problem: Problem, _budget_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    cells = shootout([chain(6)], ["4MB"], [registry()["recompute-only"], interrupted], bound=lambda *_: 16 * MS)
+    (finished,) = next(cells)
+    assert finished.row.gap == pytest.approx(0.25)
+    with pytest.raises(KeyboardInterrupt):
+        next(cells)
+
+
+# What no plan fits
+
+
+def test_a_plan_that_does_not_fit_is_explained_like_no_plan() -> None:
+    claims = Claims(Outcome(Status.FEASIBLE, Plan.keep_everything(chain(6))))
+    for result in (one(claims, chain(6), "1MB"), one(Claims(Outcome(Status.INFEASIBLE)), chain(6), "1MB")):
+        assert result.infeasibility is not None
+        assert (result.infeasibility.operator, result.infeasibility.missing_bytes) == ("f1", 1 * MB)
+        assert result.infeasibility.smallest_known_bytes == 2 * MB
+        assert result.infeasibility.largest_infeasible_bytes == 2 * MB - 1
 
 
 def test_seed_and_time_limit_reach_every_planner() -> None:
@@ -208,6 +283,11 @@ def test_seed_and_time_limit_reach_every_planner() -> None:
     draws = Draws(Outcome(Status.TIME_LIMIT))
     (cell,) = shootout([chain(6)], ["50%"], [draws, draws], seed=3, time_limit_s=1.5)
     assert seen == [(np.random.default_rng(3).random(), 1.5)] * 2
+    # So that a shootout of everything ends soon; None leaves it to each planner.
+    seen.clear()
+    next(shootout([chain(6)], ["50%"], [draws], bound=None))
+    next(shootout([chain(6)], ["50%"], [draws], bound=None, time_limit_s=None))
+    assert [limit_s for _, limit_s in seen] == [1.0, None]
     assert [result.row.seed for result in cell] == [3, 3]
 
 

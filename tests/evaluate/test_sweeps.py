@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import slackswap.planners
 from slackswap.evaluate import sweep_store, sweeps
+from slackswap.evaluate.bounds import relaxed_bound_s
 from slackswap.evaluate.shootout import shootout
 from slackswap.evaluate.sweeps import (
     Case,
@@ -28,8 +32,10 @@ from slackswap.evaluate.sweeps import (
 from slackswap.hardware import load_hardware
 from slackswap.hardware.catalog import CATALOG_FILE
 from slackswap.hardware.input_error import InputError
+from slackswap.models.plan import Plan
+from slackswap.models.problem import Problem
 from slackswap.models.workloads import WORKLOADS
-from slackswap.planners import find_planners
+from slackswap.planners import Outcome, Status, Supports, find_planners
 
 # A model of two layers plans in a millisecond.
 TINY = (("batch", 2), ("hidden", 64), ("layers", 2), ("sequence", 16), ("vocabulary", 100))
@@ -87,6 +93,9 @@ def test_a_case_says_what_it_is() -> None:
     assert describe(case) == "llama-7b batch=4 sequence=4096 on a100-pcie4, 30%: keep"
     (case,) = bandwidth_sweep("gpt2-xl", "30%", ["keep"], links_bytes_per_s=[12e9])
     assert describe(case) == "gpt2-xl 12 GB/s on a100-pcie4, 30%: keep"
+    case = Case(workload="vgg-16", planner="x", budget="80%", evaluation_limit=14_000)
+    assert describe(case) == "vgg-16 on a100-pcie4, 80%: x, 14,000 plans"
+    assert describe(msgspec.structs.replace(case, evaluation_limit=None, time_limit_s=2.5)).endswith("80%: x, 2.5 s")
 
 
 # Results
@@ -94,8 +103,45 @@ def test_a_case_says_what_it_is() -> None:
 
 def test_a_case_gives_the_row_of_the_shootout() -> None:
     (result,) = run_cases(CASES[-1:], jobs=1)
-    ((expected,),) = shootout([problem_of(CASES[-1])], ["50%"], find_planners("slackswap"))
+    ((expected,),) = shootout([problem_of(CASES[-1])], ["50%"], find_planners("slackswap"), bound=None)
     assert without_times([result]) == without_times([CaseResult(CASES[-1], expected.row)])
+
+
+@dataclass(frozen=True)
+class Searches:
+    """A planner that reports its limits as what it scored."""
+
+    name: str = "searches"
+    description: str = "reports its limits"
+    policy: str = "default"
+    supports: Supports = Supports(anytime=True)
+    evaluation_limit: int | None = None
+
+    def plan(
+        self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
+    ) -> Outcome:
+        del budget_bytes, rng
+        evaluations = self.evaluation_limit or int(1000 * (time_limit_s or 0.0))
+        return Outcome(Status.TIME_LIMIT, Plan.keep_everything(problem), evaluations=evaluations)
+
+
+@pytest.mark.parametrize(
+    ("limits", "evaluations"), [({}, 0), ({"time_limit_s": 1.5}, 1500), ({"evaluation_limit": 7}, 7)]
+)
+def test_limits_reach_the_planner(monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], evaluations: int) -> None:
+    monkeypatch.setattr(slackswap.planners, "BUILT_IN", (Searches(),))
+    case = msgspec.structs.replace(CASES[0], planner="searches", **limits)
+    (result,) = run_cases([case], jobs=1)
+    assert result.row.evaluations == evaluations
+
+
+def test_a_case_has_a_bound_where_it_asks_for_one() -> None:
+    case = Case(workload="llama-7b", planner="slackswap", budget="70%", parameters=(*TINY, ("heads", 4)))
+    plain, certified = run_cases([case, msgspec.structs.replace(case, certified=True)], jobs=1)
+    assert (plain.row.lower_bound_s, plain.row.gap) == (None, None)
+    assert certified.row.lower_bound_s == relaxed_bound_s(problem_of(case), certified.row.budget_bytes)
+    assert certified.row.gap is not None
+    assert certified.row.step_s == plain.row.step_s
 
 
 def test_results_come_in_the_order_of_the_cases_equal_ones_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +183,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> 
         ({"hardware": "abacus"}, "abacus: no hardware has this name"),
         ({"parameters": (("wings", 2),)}, "llama-7b: wings: is not a parameter"),
         ({"link_bytes_per_s": 0.0}, "d2h_bytes_per_s: a bandwidth is"),
+        ({"evaluation_limit": 100}, "checkpoint: does not search, so it takes no evaluation limit"),
     ],
 )
 def test_a_case_that_cannot_run_is_refused_before_any_runs(
@@ -176,6 +223,8 @@ def test_a_finished_run_is_read_not_run(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 CHANGES: list[dict[str, object]] = [
     {"seed": 1},
+    {"time_limit_s": 1.0},
+    {"certified": True},
     {"link_bytes_per_s": 12e9},
     {"budget": "0.5"},
     {"hardware": "v100"},

@@ -22,7 +22,7 @@ from slackswap.models.plan import RECOMPUTE, SWAP, DecisionArray, Plan
 from slackswap.models.problem import Operator, Problem, Tensor
 from slackswap.models.schedule import Schedule
 from slackswap.models.workloads import WORKLOADS
-from slackswap.planners import Outcome, Planner, Status, registry, run_planner
+from slackswap.planners import Infeasibility, Outcome, Planner, Status, registry, run_planner
 
 # A searching planner gets this long for each plan: these instances are small.
 TIME_LIMIT_S = 1.0
@@ -151,6 +151,20 @@ def check_infeasibility(planner: Planner, problem: Problem, budget_bytes: int, o
         again = planned(planner, problem, why.smallest_feasible_bytes)
         assert again.plan is not None, f"{why.smallest_feasible_bytes} bytes do not do"
         assert simulate(problem, again.plan, why.smallest_feasible_bytes).fits
+    check_known_facts(planner, problem, budget_bytes, why)
+
+
+def check_known_facts(planner: Planner, problem: Problem, budget_bytes: int, why: Infeasibility) -> None:
+    """Whichever planner failed: what is proved lies below what is known, and below what the planner ever does."""
+    assert why.smallest_known_bytes is not None
+    assert why.known_plan
+    assert why.smallest_known_bytes <= min(peak_bytes(problem), why.smallest_feasible_bytes or peak_bytes(problem))
+    proved_bytes = -1 if why.largest_infeasible_bytes is None else why.largest_infeasible_bytes
+    assert proved_bytes < why.smallest_known_bytes
+    assert proved_bytes >= floor_bytes(problem) - 1
+    assert why.proved_for == planner.supports.space.noun
+    if budget_bytes < floor_bytes(problem):  # proved, so the operator is the one that needs most
+        assert floor_bytes(problem) - budget_bytes <= why.missing_bytes <= peak_bytes(problem) - budget_bytes
 
 
 @every_planner

@@ -63,6 +63,21 @@ def test_nothing_to_decide(problem: Problem) -> None:
     assert lower_bound(problem, 0).infeasible
 
 
+def test_at_the_floor_to_the_byte_a_plan_fits() -> None:
+    # Swapping everything runs there. Rows without slack made the solver say that nothing does, up to a few bytes above.
+    operators = [Operator(f"f{i}", "forward", MS) for i in range(8)]
+    operators += [Operator(f"b{i}", "backward", MS, 25 * MB if i == 5 else 0) for i in reversed(range(8))]
+    tensors = [
+        Tensor(f"t{i}", (9 if i == 3 else 5) * MB, i, (15 - i,), None, Rebuild(MS, (i - 1,) if i else ()))
+        for i in range(8)
+    ]
+    problem = Problem.from_records("to the byte", operators, tensors, SLOW_LINK)
+    floor = plan_floor_bytes(problem)
+    assert simulate(problem, Plan(np.ones(8, np.int8)), floor).fits
+    bounds_s = [lower_bound(problem, floor + more).step_s for more in (0, 1, 10, 1000)]
+    assert bounds_s == pytest.approx([21 * MS] * 4, rel=1e-6)
+
+
 # --- against all plans
 
 

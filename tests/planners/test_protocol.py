@@ -115,7 +115,7 @@ def test_a_function_that_finds_nothing() -> None:
 
 def test_a_function_may_return_an_outcome_or_a_schedule() -> None:
     theirs = Outcome(Status.TIME_LIMIT, evaluations=3)
-    outcome = run_planner(lambda _problem, _budget: theirs, two_layers(), 10 * MB)
+    outcome = run_planner(lambda _problem, _budget: theirs, two_layers(), 30 * MB)
     assert (outcome.status, outcome.evaluations) == (Status.TIME_LIMIT, 3)
 
     def schedule(problem: Problem, _budget_bytes: int) -> Schedule:

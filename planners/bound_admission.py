@@ -137,6 +137,7 @@ def _look_ahead_row(
     if not admitted or excess + room <= 0:
         return
     any_admitted = model.variable(1, whole=True)
+    model.admissions.append(any_admitted)
     for one, variable in admitted:
         model.row([(variable, 1.0), (any_admitted, -float(one.tensors.size))], high=0.0)
     rebuilds = [(placed, pushed_out) for placed in _rebuilds_before(model, k, k + LOOK_AHEAD - 1)]

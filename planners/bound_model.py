@@ -121,6 +121,7 @@ class BoundModel:
         self.class_of = {int(t): c for c in self.classes for t in c.tensors}
         self.delay: list[pulp.LpVariable] = []  # X_k
         self.stall: list[pulp.LpVariable] = []
+        self.admissions: list[pulp.LpVariable] = []  # whether anything is admitted in a window (`bound_admission`)
         cost: Terms = []
         self._declare_classes(cost)
         self._early_rebuilds()

@@ -18,12 +18,13 @@ from slackswap.models.problem import FloatArray, Problem
 from slackswap.planners.bound_facts import BoundFacts
 from slackswap.planners.bound_model import BoundModel
 from slackswap.planners.bound_points import first_points, shortage
-from slackswap.planners.linear_solver import SOLVERS, Answer, Verdict, solve
+from slackswap.planners.linear_solver import SOLVERS, Answer, Verdict, impossible, solve
 from slackswap.planners.link_budget_model import link_budget_model
 from slackswap.planners.memory_floor import PLANS, memory_floor
 
 MAX_POINTS = 48
 FEW_OPERATORS = 64  # up to so many, all are points
+PROBING_S, PROBING_SHARE = 8.0, 0.3  # with so much time, that share of it goes into fixing admissions
 NEGLIGIBLE = 0.005  # of the peak: where all operators are points, smaller tensors are gone at no cost
 WHOLE_S = 0.6  # time for whole numbers where the caller sets no limit
 GAP_UNITS = 0.004  # 4e-6 of the ideal step
@@ -163,7 +164,12 @@ class _Search:
         return max(1, int(NEGLIGIBLE * int(self.facts.most_bytes.max())))
 
     def _count_whole(self, facts: BoundFacts, points: frozenset[int], limit_s: float) -> None:
+        ends_s = time.perf_counter() + limit_s
         model = link_budget_model(facts, self.budget_bytes, sorted(points), below_s=self.known_s)
+        if self.solver == "highs" and limit_s >= PROBING_S:
+            for admission in impossible(model.model, model.admissions, PROBING_SHARE * limit_s):
+                admission.upBound = 0
+        limit_s = ends_s - time.perf_counter()
         answer = solve(model.model, solver=self.solver, time_limit_s=limit_s, gap_abs=GAP_UNITS)
         if answer.verdict is Verdict.INFEASIBLE:
             # From the floor on some plan fits (`memory_floor`): then none is below the known step.

@@ -11,7 +11,10 @@ from importlib import metadata
 
 from slackswap.hardware.input_error import InputError
 from slackswap.planners.checkpoint import Checkpoint
+from slackswap.planners.exhaustive import Exhaustive
+from slackswap.planners.genetic import GA_RANDOM, GA_SEEDED
 from slackswap.planners.keep import Keep
+from slackswap.planners.milp import Milp
 from slackswap.planners.protocol import (
     FunctionPlanner,
     Improvement,
@@ -24,6 +27,7 @@ from slackswap.planners.protocol import (
     as_planner,
     run_planner,
 )
+from slackswap.planners.refined import Refined
 from slackswap.planners.slackswap import BARRIERS, RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST, SlackSwap
 from slackswap.planners.superneurons import SuperNeurons
 from slackswap.planners.swapadvisor import SwapAdvisor
@@ -34,6 +38,11 @@ ENTRY_POINT_GROUP = "slackswap.planners"
 BUILT_IN: tuple[Planner, ...] = (
     Keep(),
     SLACKSWAP,
+    Refined(),
+    Milp(),
+    GA_SEEDED,
+    GA_RANDOM,
+    Exhaustive(),
     SWAP_FIRST,
     RECOMPUTE_ONLY,
     BARRIERS,

@@ -60,13 +60,12 @@ def _chains_at(facts: BoundFacts, operator: int) -> dict[int, Users]:
     frontier = [(t, True) for t in rebuilt]
     while frontier and len(crossing) < MAX_CHAIN:
         user, present = frontier.pop()
-        for source in map(int, problem.rebuild_inputs_of(user)):
-            if not in_gap(source):
-                continue
+        for source in filter(in_gap, map(int, problem.rebuild_inputs_of(user))):
             users = crossing.setdefault(source, Users())
-            kept = users.present if present else users.perhaps
-            if user not in kept:
-                kept.append(user)
-                if facts.can_rebuild[source]:
-                    frontier.append((source, False))
+            known = users.present if present else users.perhaps
+            if user in known:
+                continue
+            known.append(user)
+            if facts.can_rebuild[source]:
+                frontier.append((source, False))
     return crossing

@@ -85,6 +85,7 @@ class Supports:
     always_frees : whether it frees memory even where everything fits
     anytime : whether it searches until its limit; such a planner has a field ``evaluation_limit``, under which the result
         depends on the seed alone
+    tiny_only : whether it plans only where few tensors can be decided
     schedules : whether it may return a `Schedule` that no plan lowers to, with several rebuilds of one tensor, say
     """
 
@@ -96,6 +97,7 @@ class Supports:
     needs_heavy_kinds: bool = False
     always_frees: bool = False
     anytime: bool = False
+    tiny_only: bool = False
     schedules: bool = False
 
     @property

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from slackswap.hardware.input_error import InputError
+from slackswap.models.event_model.batch import Batch
 from slackswap.models.event_model.buffers import Buffers, buffers_of, new_log, new_scratch, schedule_columns
 from slackswap.models.event_model.kernel import columns as at
-from slackswap.models.event_model.kernel.iteration import lower_decisions, run_batch, run_schedule
+from slackswap.models.event_model.kernel.iteration import lower_decisions, run_schedule
 from slackswap.models.event_model.score import Score, ScoreTable, Timeline
 from slackswap.models.legality import check
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, broken_rules, check_plan, decision_array
@@ -62,38 +63,35 @@ def simulate(
 
 
 def simulate_many(
-    problem: Problem, decisions: npt.NDArray[np.int8], budget_bytes: float, *, policy: str = "default"
+    problem: Problem,
+    decisions: npt.NDArray[np.int8],
+    budget_bytes: float,
+    *,
+    policy: str = "default",
+    threads: int = 1,
 ) -> ScoreTable:
     """Score many plans in one call, without Python between them.
 
     Parameters
     ----------
     decisions : (k, m) array, a plan per row
+    threads : most threads that share the work; the scores do not depend on it
 
     Raises
     ------
     InputError
-        As in `simulate`; the place names the row.
+        As in `simulate`; the place names the row. Also for fewer than one thread.
     """
     code = _policy_code(policy)
     rows = decision_array(decisions)
     if rows.ndim != 2:
         raise InputError(f"plans come as a table of (plans, tensors), not in {rows.ndim} dimensions", place="decisions")
+    if threads < 1:
+        raise InputError(f"plans are scored by one thread or more, not by {threads}", place="threads")
     _check_rows(problem, rows)
-    buffers = buffers_of(problem)
-    integers = np.zeros((len(rows), at.N_INTEGERS), np.int64)
-    floats = np.zeros((len(rows), at.N_FLOATS))
-    run_batch(
-        buffers.problem,
-        rows,
-        _whole_bytes(budget_bytes),
-        code,
-        buffers.schedule,
-        buffers.scratch,
-        buffers.no_log,
-        integers,
-        floats,
-    )
+    batch = Batch(problem, rows, _whole_bytes(budget_bytes), code)
+    batch.run(threads)
+    integers, floats = batch.integers, batch.floats
     fits = integers[:, at.FAILED] < 0
     return ScoreTable(
         fits=fits,

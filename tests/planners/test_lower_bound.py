@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from functools import cache
 
@@ -17,16 +16,17 @@ from slackswap.hardware import load_hardware
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.event_model import POLICIES, peak_bytes, simulate, simulate_many
-from slackswap.models.plan import DecisionArray, Plan
+from slackswap.models.plan import Plan
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import run_planner
+from slackswap.planners.exhaustive import all_plans, count_plans
 from slackswap.planners.lower_bound import lower_bound
 from slackswap.planners.memory_floor import plan_floor_bytes
 from slackswap.planners.slackswap import SLACKSWAP
 
 PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
-MAX_DECIDABLE = 6  # at most 3^6 plans
+MAX_PLANS = 3**6
 
 # --- by hand
 
@@ -81,17 +81,6 @@ def test_at_the_floor_to_the_byte_a_plan_fits() -> None:
 # --- against all plans
 
 
-def all_plans(problem: Problem) -> DecisionArray | None:
-    options = [
-        (0,) if not saved else (0, 1, 2) if rebuildable else (0, 1)
-        for saved, rebuildable in zip(problem.saved, problem.rebuildable, strict=True)
-    ]
-    if sum(len(option) > 1 for option in options) > MAX_DECIDABLE:
-        return None
-    rows = list(itertools.product(*options))
-    return np.array(rows, np.int8).reshape(len(rows), problem.n_tensors)
-
-
 @st.composite
 def skips(draw: st.DrawFn) -> Problem:
     """Chains whose tensors are also read some operators later, forward and backward: skip connections, and diamonds."""
@@ -119,11 +108,11 @@ def skips(draw: st.DrawFn) -> Problem:
 
 
 def check_against_all_plans(problem: Problem, share: float, found: list[float]) -> None:
-    rows = all_plans(problem)
     floor, peak = plan_floor_bytes(problem), peak_bytes(problem)
     budget_bytes = floor + int(share * (peak - floor))
-    if rows is None or budget_bytes >= peak:
+    if count_plans(problem) > MAX_PLANS or budget_bytes >= peak:
         return
+    rows = all_plans(problem)
     bound = lower_bound(problem, budget_bytes, time_limit_s=0.5)
     best_s = min(float(simulate_many(problem, rows, budget_bytes, policy=policy).step_s.min()) for policy in POLICIES)
     assert not bound.infeasible  # from the floor on, swapping everything fits
@@ -158,11 +147,11 @@ def test_a_known_step_does_no_harm() -> None:
     @settings(PATIENT, max_examples=40)
     @given(problems(max_forward=6), SHARES)
     def holds(problem: Problem, share: float) -> None:
-        rows = all_plans(problem)
         floor, peak = plan_floor_bytes(problem), peak_bytes(problem)
         budget_bytes = floor + int(share * (peak - floor))
-        if rows is None or budget_bytes >= peak:
+        if count_plans(problem) > MAX_PLANS or budget_bytes >= peak:
             return
+        rows = all_plans(problem)
         best_s = float(simulate_many(problem, rows, budget_bytes).step_s.min())
         bound = lower_bound(problem, budget_bytes, time_limit_s=0.5, known_step_s=best_s)
         assert bound.step_s <= best_s * (1 + 1e-9)

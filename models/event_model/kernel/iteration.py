@@ -7,9 +7,11 @@ import numpy as np
 from slackswap.models.event_model.compilation import compiled_entry, compiled_part
 from slackswap.models.event_model.kernel.barriers import stops_fetching_first
 from slackswap.models.event_model.kernel.columns import (
+    BACKWARD_STALL,
     BARRIERS,
     D2H,
     DEFAULT,
+    FORWARD_STALL,
     H2D,
     IDLE,
     INSTANT_S,
@@ -46,12 +48,22 @@ from slackswap.models.problem import FloatArray, IntArray
 
 
 @compiled_part
-def _run(
-    problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
-) -> None:
-    """Simulate one iteration; results stand in `scratch.integers` and `scratch.floats`, the timeline in `log`."""
+def run_iteration(
+    problem: ProblemColumns,
+    schedule: ScheduleColumns,
+    budget_bytes: int,
+    policy: int,
+    scratch: Scratch,
+    log: Log,
+    most_stall_s: float,
+) -> bool:
+    """Simulate one iteration; results stand in `scratch.integers` and `scratch.floats`, the timeline in `log`.
+
+    Return whether it went to its end. One that does not fit does not, nor one that stalls for longer than `most_stall_s`: a
+    search knows then that the plan is too slow, and the rest is not simulated.
+    """
     reset(problem, schedule, policy, scratch)
-    integers, phase = scratch.integers, scratch.phase
+    integers, floats, phase = scratch.integers, scratch.floats, scratch.phase
     n_steps = schedule.counts[0]
     stand_at_step(problem, schedule, scratch)
     while integers[STEP] < n_steps:
@@ -81,9 +93,12 @@ def _run(
                 continue
             if policy == ON_DEMAND or not evict(problem, schedule, scratch, log):
                 fail(problem, schedule, budget_bytes, scratch)
-                return
+                return False
         else:
             _advance(problem, schedule, policy, scratch, log)
+            if floats[FORWARD_STALL] + floats[BACKWARD_STALL] > most_stall_s:
+                return False
+    return True
 
 
 @compiled_part
@@ -130,7 +145,7 @@ def run_schedule(
     problem: ProblemColumns, schedule: ScheduleColumns, budget_bytes: int, policy: int, scratch: Scratch, log: Log
 ) -> None:
     """Simulate one iteration; results stand in `scratch.integers` and `scratch.floats`, the timeline in `log`."""
-    _run(problem, schedule, budget_bytes, policy, scratch, log)
+    run_iteration(problem, schedule, budget_bytes, policy, scratch, log, np.inf)
 
 
 @compiled_entry
@@ -148,7 +163,7 @@ def run_batch(
     """Lower and simulate every row of `decisions`; row i of `integers` and `floats` receives its results."""
     for i in range(decisions.shape[0]):
         lower(problem, decisions[i], schedule, scratch)
-        _run(problem, schedule, budget_bytes, policy, scratch, log)
+        run_iteration(problem, schedule, budget_bytes, policy, scratch, log, np.inf)
         for j in range(N_INTEGERS):
             integers[i, j] = scratch.integers[j]
         for j in range(N_FLOATS):

@@ -1,0 +1,178 @@
+"""The refined planner's search over time: cycles of annealing side by side, merged in a fixed order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slackswap.models.event_model.batch import usable_cores
+from slackswap.models.event_model.buffers import buffers_of
+from slackswap.models.plan import DecisionArray
+from slackswap.models.problem import Problem
+from slackswap.planners.protocol import Improvement
+from slackswap.planners.refined_columns import BEST, EVALUATIONS, STARTED, Candidates, new_chain, saved_per_byte_s
+from slackswap.planners.refined_kernel import CLEARLY, anneal
+
+# Temperatures in ideal steps: a cycle begins warm and ends cold. Once the starts are used up, every other chain begins hot, and
+# hotter after each cycle that found nothing.
+HOT, WARM, COLD = 1e-4, 2e-5, 5e-7
+HOTTER, HOTTEST = 3.0, 5
+AGAIN = 1
+ROUNDS = 6  # per cycle, each at one temperature; each cycle that finds nothing makes the next so much longer
+DRAWS_PER_CANDIDATE, LEAST_DRAWS, MOST_DRAWS = 80, 2_000, 40_000  # random numbers per round: some 10 ms
+SLACK_PRICE, SPARE_PRICE = 0.15, 0.2  # shares of what slack could save, and of what spare link time could give as slack
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When to stop: at a moment of `time.perf_counter`, after so many plans, or after cycles without improvement."""
+
+    ends_s: float
+    evaluations: float
+    stale_cycles: int
+
+
+class Searcher:
+    """A chain, with its look at the turn and a generator of its own."""
+
+    def __init__(
+        self, problem: Problem, candidates: Candidates, budget_bytes: int, generator: np.random.Generator
+    ) -> None:
+        self.chain = new_chain(problem, candidates)
+        self._problem = problem
+        self._candidates = candidates
+        self._budget_bytes = budget_bytes
+        self._generator = generator
+        bytes_per_s = problem.link.d2h_bytes_per_s
+        saved_s = saved_per_byte_s(candidates, budget_bytes, bytes_per_s)
+        self._price = SLACK_PRICE * saved_s * np.array([1.0, SPARE_PRICE * bytes_per_s])
+        self._n_draws = min(MOST_DRAWS, max(LEAST_DRAWS, DRAWS_PER_CANDIDATE * candidates.tensor.size))
+
+    def restart(self, start: DecisionArray) -> None:
+        """Go on from another plan."""
+        self.chain.choice[:] = start[self._candidates.tensor]
+        self.chain.integers[STARTED] = 0
+
+    def prepare(self, temperature: float, hope: float, evaluations: int) -> Callable[[], None]:
+        """Return a round to run, on any thread; it does the same work on each. `temperature` is in ideal steps."""
+        draws = self._generator.random(self._n_draws)
+
+        def run() -> None:
+            buffers = buffers_of(self._problem)  # of the thread that runs it
+            anneal(
+                buffers.problem,
+                buffers.schedule,
+                buffers.scratch,
+                buffers.no_log,
+                self._candidates,
+                self._budget_bytes,
+                temperature * self._problem.ideal_s,
+                hope,
+                self._price,
+                draws,
+                evaluations,
+                self.chain,
+            )
+
+        return run
+
+
+@dataclass(eq=False)
+class Search:
+    """The best plan so far, and how it came about.
+
+    The result depends neither on the number of threads nor on which is faster: each searcher does a fixed amount of work per
+    round, and rounds are merged in the order of the searchers.
+    """
+
+    problem: Problem
+    searchers: Sequence[Searcher]
+    limits: Limits
+    best: DecisionArray
+    best_s: float
+    evaluations: int
+    began_s: float
+    history: list[Improvement] = field(default_factory=list)
+    round_s: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to find, or to spend."""
+        spent = self.evaluations >= self.limits.evaluations
+        late = time.perf_counter() + self.round_s > self.limits.ends_s
+        return spent or late or self.best_s <= self.problem.ideal_s * (1.0 + CLEARLY)
+
+    def run(self, starts: Sequence[DecisionArray]) -> None:
+        """Go through cycles: the first ones begin at `starts`, a searcher at each, the others at the best plan."""
+        waiting = list(starts)
+        threads = min(len(self.searchers), usable_cores())
+        stale, cycle = 0, 0
+        with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+            run_all = _side_by_side(pool) if threads > 1 else _one_by_one
+            while stale < self.limits.stale_cycles and not self.is_over:
+                before_s = self.best_s
+                hottest = [WARM] * len(self.searchers)
+                for i, searcher in enumerate(self.searchers):
+                    start = self.best
+                    if waiting:
+                        start = waiting.pop(0)
+                    elif (i + cycle) % 2 == 1 and AGAIN and starts:
+                        start = starts[(cycle // 1) % len(starts)]
+                        hottest[i] = WARM
+                    elif (i + cycle) % 2 == 1:
+                        hottest[i] = HOT * HOTTER ** (stale % HOTTEST)
+                    searcher.restart(start)
+                self._cycle(hottest, ROUNDS * (1 + stale), run_all)
+                stale = 0 if waiting or self.best_s < before_s else stale + 1
+                cycle += 1
+
+    def _cycle(self, hottest: list[float], rounds: int, run_all: RunAll) -> None:
+        for k in range(rounds):
+            if self.is_over:
+                return
+            share = max(1, int(min(self.limits.evaluations - self.evaluations, 1 << 40)) // len(self.searchers))
+            hope = float(2 * k >= rounds)  # first mend a plan as it is, then change its numbers
+            began_s = time.perf_counter()
+            run_all(
+                [
+                    searcher.prepare(hot * (COLD / hot) ** (k / (rounds - 1)), hope, share)
+                    for searcher, hot in zip(self.searchers, hottest, strict=True)
+                ]
+            )
+            self.round_s = time.perf_counter() - began_s
+            self._merge()
+
+    def _merge(self) -> None:
+        chains = [searcher.chain for searcher in self.searchers]
+        for chain in chains:
+            self.evaluations += int(chain.integers[EVALUATIONS])
+            chain.integers[EVALUATIONS] = 0
+            if chain.floats[BEST] < self.best_s:
+                self.best, self.best_s = chain.best.copy(), float(chain.floats[BEST])
+                self.history.append(
+                    Improvement(time.perf_counter() - self.began_s, self.evaluations, self.best_s)
+                )
+        for chain in chains:
+            chain.floats[BEST] = self.best_s
+
+
+RunAll = Callable[[list[Callable[[], None]]], None]
+
+
+def _one_by_one(rounds: list[Callable[[], None]]) -> None:
+    for run in rounds:
+        run()
+
+
+def _side_by_side(pool: ThreadPoolExecutor) -> RunAll:
+    def run_all(rounds: list[Callable[[], None]]) -> None:
+        others = [pool.submit(run) for run in rounds[1:]]
+        rounds[0]()
+        for other in others:
+            other.result()
+
+    return run_all

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from slackswap.hardware.input_error import InputError
+from slackswap.planners.checkmate import Checkmate
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive
 from slackswap.planners.genetic import GA_RANDOM, GA_SEEDED
@@ -42,6 +43,7 @@ BUILT_IN: tuple[Planner, ...] = (
     Milp(),
     GA_SEEDED,
     GA_RANDOM,
+    Checkmate(),
     Exhaustive(),
     SWAP_FIRST,
     RECOMPUTE_ONLY,

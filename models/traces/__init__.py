@@ -16,7 +16,8 @@ def import_traces(paths: Sequence[Path], *, link: Link) -> Problem:
 
     Parameters
     ----------
-    paths : a PipeDream ``graph.txt``, or a PyTorch execution trace and its Kineto trace in any order
+    paths : a PipeDream ``graph.txt``, a profiled graph of the Checkmate form, or a PyTorch execution trace and its Kineto trace
+        in any order
     link : host link of the problem; traces do not record it
 
     Raises
@@ -24,10 +25,14 @@ def import_traces(paths: Sequence[Path], *, link: Link) -> Problem:
     InputError
         No importer takes the files, or the importer refuses them; the message says why.
     """
-    from slackswap.models.traces import pipedream, pytorch
+    from slackswap.models.traces import pipedream, profiled_graph, pytorch
 
-    if any(pipedream.looks_like_pipedream(read_input_start(path)) for path in paths):
-        if len(paths) > 1:
-            raise InputError("a PipeDream graph stands alone: give it without '+'", source=str(paths[0]))
-        return pipedream.import_pipedream(paths[0], link=link)
+    for looks_alike, importer, kind in (
+        (pipedream.looks_like_pipedream, pipedream.import_pipedream, "PipeDream"),
+        (profiled_graph.looks_like_profiled_graph, profiled_graph.import_profiled_graph, "profiled"),
+    ):
+        if any(looks_alike(read_input_start(path)) for path in paths):
+            if len(paths) > 1:
+                raise InputError(f"a {kind} graph stands alone: give it without '+'", source=str(paths[0]))
+            return importer(paths[0], link=link)
     return pytorch.import_pytorch(paths, link=link)

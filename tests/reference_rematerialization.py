@@ -1,0 +1,58 @@
+"""The cheapest rematerialization by brute force: shortest path over (what ran, what is on the device), for tiny problems.
+
+Every legal schedule without copies is a path: rebuild anything at any time, drop anything after any step, memory as in
+rules 1 and 2 of the event model. Written from those rules, without a line of the planner.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from slackswap.models.problem import Problem
+
+# (operators that have run, highest tensor rebuilt since the last of them, what is on the device)
+State = tuple[int, int, frozenset[int]]
+
+
+def cheapest_rebuild_s(problem: Problem, budget_bytes: int, *, in_order: bool = False) -> float:
+    """Return the least time of all rebuilds, infinity where nothing fits.
+
+    Parameters
+    ----------
+    in_order : bool
+        Formulation B's space: between two operators, each tensor is rebuilt at most once, in tensor order.
+    """
+    start: State = (0, -1, frozenset())
+    best_s = {start: 0.0}
+    queue: list[tuple[float, int, State]] = [(0.0, 0, start)]
+    count = 0
+    while queue:
+        spent_s, _, state = heapq.heappop(queue)
+        if spent_s > best_s[state]:
+            continue
+        if state[0] == problem.n_operators:
+            return spent_s
+        for cost_s, after in _next(problem, budget_bytes, state, in_order):
+            if spent_s + cost_s < best_s.get(after, math.inf):
+                best_s[after] = spent_s + cost_s
+                count += 1
+                heapq.heappush(queue, (spent_s + cost_s, count, after))
+    return math.inf
+
+
+def _next(problem: Problem, budget_bytes: int, state: State, in_order: bool) -> list[tuple[float, State]]:
+    ran, last, there = state
+    used_bytes = sum(int(problem.tensor_bytes[t]) for t in there)
+    after: list[tuple[float, State]] = [(0.0, (ran, last, there - {t})) for t in there if problem.tensor_bytes[t]]
+    reads = set(problem.reads_of(ran).tolist())
+    if reads <= there and used_bytes + int(problem.allocation_bytes[ran]) <= budget_bytes:
+        after.append((0.0, (ran + 1, -1, there | set(problem.writes_of(ran)))))
+    for t in range(problem.n_tensors):
+        if not problem.rebuildable[t] or t in there or problem.producer[t] >= ran or (in_order and t <= last):
+            continue
+        inputs = set(problem.rebuild_inputs_of(t).tolist())
+        allocation_bytes = int(problem.tensor_bytes[t] + problem.rebuild_workspace_bytes[t])
+        if inputs <= there and used_bytes + allocation_bytes <= budget_bytes:
+            after.append((float(problem.rebuild_s[t]), (ran, t if in_order else -1, there | {t})))
+    return after

@@ -163,10 +163,11 @@ class Search:
             if limited and first and self.over:
                 return individuals[:first]
             part = individuals[first : first + at_once]
-            for individual, values in zip(part, self.toolbox.map(self.toolbox.evaluate, part), strict=True):
+            scores = self.toolbox.map(self.toolbox.evaluate, part)
+            for individual, values in zip(part, scores, strict=True):
                 individual.fitness.values = values
             self.evaluations += len(part)
-            self._record(min(individual.values for individual in part))
+            self._record(min(scores))
         return individuals
 
     def _record(self, values: Values) -> None:

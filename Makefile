@@ -67,6 +67,8 @@ $(TORCH_VENV)/.installed: $(TEST_VENV)/.installed
 benchmarks: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python benchmarks/event_model_speed.py
 	$(TEST_VENV)/bin/python benchmarks/planning_time.py
+	$(TEST_VENV)/bin/python benchmarks/genetic_search.py
+	$(TEST_VENV)/bin/python benchmarks/certified_gaps.py
 
 record: $(TORCH_VENV)/.installed
 	$(TORCH_VENV)/bin/python models/traces/recorded/record_small_gpt.py

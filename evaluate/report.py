@@ -39,8 +39,13 @@ def print_table(table: Table) -> None:
 
 
 def explain_infeasibility(results: Iterable[Result]) -> Iterator[str]:
-    """Say for each result without a plan which operator lacks how many bytes, which budget is known to do, and which not."""
+    """Say for each result without a plan which operator lacks how many bytes, which budget is known to do, and which not.
+
+    Of a planner that is unavailable, why.
+    """
     for result in results:
+        if result.outcome.reason:
+            yield f"{printable(result.row.planner)}: {printable(result.outcome.reason)}"
         if result.infeasibility is not None:
             yield "; ".join(_why_nothing_fits(result.row, result.infeasibility))
 

@@ -30,6 +30,7 @@ MODES = ("auto", "milp", "intervals", "rounding", "race")
 _HERE_S = 10.0
 _COLUMNS_PER_S = 8_000  # what a second of search is worth: a small model is solved before the search would help it
 _SEARCH_SHARE, _SEARCH_LEAST_S = 0.15, 0.1
+_FIRST_SHARE, _FIRST_MOST_S = 0.2, 2.0  # of the time, to find a plan that fits at all: maybe only schedules do
 # Solvers are told to end this share of the limit early: what they answer has to be read and judged.
 _MARGIN_SHARE = 0.04
 _LEAST_S = 0.05
@@ -97,7 +98,9 @@ class Checkmate:
         ends_s = began_s + (1.0 - _MARGIN_SHARE) * limit_s
         if self.evaluation_limit is None:
             self._solve(known, ends_s)
-        return known.outcome(time_is_up=time.perf_counter() >= ends_s)
+        # The others end before their time only with a schedule or a proof.
+        gave_up = self.evaluation_limit is not None or (self.mode == "rounding" and time.perf_counter() < ends_s)
+        return known.outcome(time_is_up=not gave_up)
 
     def _without_search(self, problem: Problem, budget_bytes: int) -> Outcome | None:
         """Answer where what keeps everything fits, since nothing is faster, or where some operator alone does not."""
@@ -121,15 +124,19 @@ class Checkmate:
 
     def _seed(self, known: Known, rng: np.random.Generator, limit_s: float) -> None:
         """Take the best of some plans, and anneal from there."""
-        columns = count_columns(known.graph, first_stages(known.graph, FIRST_COLUMNS))
-        search_s = min(_SEARCH_SHARE * limit_s, max(_SEARCH_LEAST_S, columns / _COLUMNS_PER_S))
-        ends_s = time.perf_counter() + (search_s if self.evaluation_limit is None else math.inf)
         known.offer_plan(rebuild_everything(known.problem), for_any_budget=True)
         for plan, evaluations in seed_plans(known.problem, known.budget_bytes, rng, known.began_s + limit_s):
             known.evaluations += evaluations
             known.offer_plan(plan)
         search = PlanSearch(known.problem, known.budget_bytes, rng, known.lowest.decisions, known.offer_plan)
-        search.run(ends_s, (self.evaluation_limit or math.inf) - known.evaluations)
+        limit = (self.evaluation_limit or math.inf) - known.evaluations
+        first_s = min(_FIRST_SHARE * limit_s, _FIRST_MOST_S) if self.evaluation_limit is None else math.inf
+        search.run(time.perf_counter() + first_s, limit, until_fits=True)
+        # A small model is solved sooner than a longer search would help it.
+        columns = count_columns(known.graph, first_stages(known.graph, FIRST_COLUMNS))
+        search_s = min(_SEARCH_SHARE * limit_s, max(_SEARCH_LEAST_S, columns / _COLUMNS_PER_S))
+        if search.fits:
+            search.run(time.perf_counter() + (search_s if self.evaluation_limit is None else math.inf), limit)
         known.evaluations += search.evaluations
         known.spare_waste()
 

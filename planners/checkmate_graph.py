@@ -6,7 +6,6 @@ reads tensors that are produced earlier, so tensor order is topological. Empty t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +14,9 @@ import numpy as np
 
 from slackswap.models.problem import FloatArray, IntArray, Problem
 
-# Whole numbers of this size stay exact in a MILP solver's arithmetic; finer units would not change a plan.
+# Whole numbers of these sizes stay exact in a MILP solver's arithmetic; finer units would not change a plan.
 MAX_BUDGET_UNITS = 1 << 24
-MAX_COST_UNITS = 1 << 24
+MAX_COST_UNITS = 1 << 30
 _NANOSECOND_S = 1e-9
 
 
@@ -31,7 +30,7 @@ class RematerializationGraph:
     ----------
     n_operators : n
     sizes, costs, rebuild_workspaces : (m,) units of memory, of time, of memory
-    rebuildable : (m,) whether the tensor can be evaluated again; False for empty ones
+    rebuildable : (m,) whether the tensor can be evaluated again within the budget; False for empty ones
     producers : (m,) operator that writes each tensor
     readers : (m,) operators that read each tensor, ascending
     inputs : (m,) tensors that each rebuild reads, ascending, without empty ones
@@ -66,15 +65,18 @@ class RematerializationGraph:
         sizes, workspaces, rebuild_workspaces = (_units_up(column, unit) for column in columns)
         costs, seconds_per_unit = _costs(np.where(problem.rebuildable, problem.rebuild_s, 0.0))
         writes = [_filled(problem.writes_of(i), sizes) for i in range(problem.n_operators)]
+        inputs = [_filled(problem.rebuild_inputs_of(t).tolist(), sizes) for t in range(problem.n_tensors)]
+        needs = [sizes[t] + rebuild_workspaces[t] + sum(sizes[i] for i in row) for t, row in enumerate(inputs)]
+        can = problem.rebuildable & (np.array(sizes) > 0) & (np.array(needs) <= budget_bytes // unit)
         return cls(
             n_operators=problem.n_operators,
             sizes=sizes,
             costs=costs,
             rebuild_workspaces=rebuild_workspaces,
-            rebuildable=tuple(bool(can) and size > 0 for can, size in zip(problem.rebuildable, sizes, strict=True)),
+            rebuildable=tuple(can.tolist()),
             producers=tuple(problem.producer.tolist()),
             readers=tuple(tuple(problem.readers_of(t).tolist()) for t in range(problem.n_tensors)),
-            inputs=tuple(_filled(problem.rebuild_inputs_of(t).tolist(), sizes) for t in range(problem.n_tensors)),
+            inputs=tuple(inputs),
             reads=tuple(_filled(problem.reads_of(i).tolist(), sizes) for i in range(problem.n_operators)),
             writes=tuple(writes),
             allocations=tuple(workspaces[i] + sum(sizes[t] for t in row) for i, row in enumerate(writes)),
@@ -159,11 +161,15 @@ def _units_up(sizes_bytes: IntArray, unit: int) -> tuple[int, ...]:
 
 def _costs(rebuild_s: FloatArray) -> tuple[tuple[int, ...], float]:
     """Costs in units of time, rounded down, and the unit: what divides all nanoseconds or, where too fine, more."""
-    # A thousandth of a nanosecond is float noise of what was a whole number.
-    nanoseconds = [math.floor(seconds / _NANOSECOND_S + 1e-3) for seconds in rebuild_s.tolist()]
-    divisor = max(1, math.gcd(*nanoseconds))
-    unit = divisor * max(1, -(-sum(nanoseconds) // (divisor * MAX_COST_UNITS)))
-    return tuple(cost // unit for cost in nanoseconds), unit * _NANOSECOND_S
+    total_s = float(rebuild_s.sum())
+    nanoseconds = np.rint(np.minimum(rebuild_s, 1e9) / _NANOSECOND_S).astype(np.int64)
+    divisor = max(1, int(np.gcd.reduce(nanoseconds))) if nanoseconds.size else 1
+    # A thousandth of a nanosecond is the noise of what was a whole number before it was a float.
+    whole = (np.abs(rebuild_s / _NANOSECOND_S - nanoseconds) < 1e-3).all()
+    if whole and total_s / _NANOSECOND_S <= divisor * MAX_COST_UNITS:
+        return tuple((nanoseconds // divisor).tolist()), divisor * _NANOSECOND_S
+    unit_s = total_s / MAX_COST_UNITS
+    return tuple(np.floor(rebuild_s / unit_s).astype(np.int64).tolist()), unit_s
 
 
 def _filled(tensors: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:

@@ -123,7 +123,8 @@ class Known:
     def outcome(self, *, time_is_up: bool) -> Outcome:
         """Return the best schedule with what is proved of it, or why there is none."""
         if self.nothing_ran:
-            return Outcome(Status.UNAVAILABLE, evaluations=self.evaluations, solver=", ".join(self._unavailable))
+            missing = ", ".join(self._unavailable)
+            return Outcome(Status.UNAVAILABLE, evaluations=self.evaluations, reason=f"not installed: {missing}")
         outcome = self._with_schedule() if self._schedule is not None else self._without_schedule(time_is_up)
         return replace(
             outcome,

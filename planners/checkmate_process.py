@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
@@ -24,7 +24,6 @@ from slackswap.planners.checkmate_schedule import Steps
 
 # A child is to stop by itself before its time is over, so that its last word arrives: this share of it before, at most so long.
 _GRACE_SHARE, _GRACE_MOST_S = 0.05, 2.0
-_POLL_S = 0.05
 _COMMAND = "from slackswap.planners.checkmate_process import main; main()"
 
 
@@ -76,6 +75,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,  # Ctrl-C is the parent's to handle
         )
         child = cls(name, findings, process)
         assert process.stdin is not None
@@ -112,7 +112,7 @@ def findings_of(
     known: Steps | None,
     ends_s: float,
     options: Mapping[str, Mapping[str, Any]],
-) -> Iterator[Finding]:
+) -> Generator[Finding, None, None]:
     """Start solvers side by side and yield what they report, until all have ended or time is up.
 
     Whoever stops iterating ends them: that is how the first proof wins.
@@ -122,17 +122,23 @@ def findings_of(
     try:
         for name in names:
             children.append(Child.start(name, graph, known, ends_s, options.get(name, {}), findings))
-        running = len(children)
-        while running and time.monotonic() < ends_s:
-            with contextlib.suppress(queue.Empty):
-                finding = findings.get(timeout=min(_POLL_S, max(0.0, ends_s - time.monotonic())))
-                if finding is None:
-                    running -= 1
-                else:
-                    yield finding
+        yield from _until(findings, len(children), ends_s)
     finally:
         for child in children:
             child.stop()
+
+
+def _until(findings: queue.SimpleQueue[Finding | None], running: int, ends_s: float) -> Iterator[Finding]:
+    """Yield findings until so many children have ended, or time is up and nothing is left in the queue."""
+    while running:
+        try:
+            finding = findings.get(timeout=max(0.0, ends_s - time.monotonic()))
+        except queue.Empty:
+            return
+        if finding is None:
+            running -= 1
+        else:
+            yield finding
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from slackswap.models.event_model import simulate_many
 from slackswap.models.plan import KEEP, RECOMPUTE, DecisionArray, Plan
 from slackswap.models.problem import FloatArray, IntArray, Problem
 from slackswap.planners.checkpoint import Checkpoint
-from slackswap.planners.slackswap import RECOMPUTE_ONLY
+from slackswap.planners.slackswap import RECOMPUTE_ONLY, TwoPasses
 
 _ROWS = 64
 _CYCLE_EVALUATIONS = 100  # per tensor that can be recomputed; a cycle after a fruitless one is twice as long
@@ -38,10 +38,14 @@ def rebuild_everything(problem: Problem) -> Plan:
 def seed_plans(
     problem: Problem, budget_bytes: int, rng: np.random.Generator, ends_s: float
 ) -> Iterator[tuple[Plan, int]]:
-    """Yield plans that only recompute, and how many were scored for each."""
-    for planner in (RECOMPUTE_ONLY, Checkpoint()):
-        left_s = max(0.0, ends_s - time.perf_counter())
-        outcome = planner.plan(problem, budget_bytes, rng=rng, time_limit_s=left_s)
+    """Yield plans that only recompute, and how many were scored for each; `ends_s` is on `time.perf_counter`'s clock."""
+    passes = TwoPasses(problem, RECOMPUTE_ONLY.rank)
+    search = RECOMPUTE_ONLY._search(passes, budget_bytes, ends_s)  # its `plan` would look for a smallest budget too
+    for plan in (search.best, search.closest):
+        if plan is not None:
+            yield plan, search.evaluations if plan is search.best else 0
+    if time.perf_counter() < ends_s:
+        outcome = Checkpoint().plan(problem, budget_bytes, rng=rng, time_limit_s=None)
         if isinstance(outcome.plan, Plan):
             yield outcome.plan, outcome.evaluations
 
@@ -81,16 +85,23 @@ class PlanSearch:
     def _cost_s(self, decisions: DecisionArray) -> float:
         return float(self._costs_s[decisions == RECOMPUTE].sum())
 
-    def run(self, ends_s: float, evaluation_limit: float = math.inf) -> None:
+    @property
+    def fits(self) -> bool:
+        """Whether the best plan does."""
+        return self._peak_bytes <= self.budget_bytes
+
+    def run(self, ends_s: float, evaluation_limit: float = math.inf, *, until_fits: bool = False) -> None:
         """Search until `ends_s` on the clock of `time.perf_counter`, or until so many plans were scored."""
         cycle = _CYCLE_EVALUATIONS * self._candidates.size
         stale = 0
         while stale < _STALE_CYCLES and cycle and not self._is_over(ends_s, evaluation_limit):
+            if until_fits and self.fits:
+                return
             before = self._rank
             self._cycle(cycle << stale, ends_s, evaluation_limit)
             better = self._rank < before
             stale = 0 if better else stale + 1
-            if better and self._peak_bytes <= self.budget_bytes:
+            if better and self.fits:
                 self.on_better(Plan(self.best))
 
     def _is_over(self, ends_s: float, evaluation_limit: float) -> bool:
@@ -116,7 +127,7 @@ class PlanSearch:
         less = on[rng.integers(max(1, on.size), size=(_ROWS, 2))] if on.size else np.zeros((_ROWS, 2), np.int64)
         more = _some_near(off, less[:, 0], rng)
         counts = _MOVES[rng.integers(len(_MOVES), size=_ROWS)]
-        if self._peak_bytes > self.budget_bytes:
+        if not self.fits:
             counts = counts[:, ::-1]
         rows = np.repeat(self._current[None], _ROWS, axis=0)
         for tensors, n, decision, some in (
@@ -126,7 +137,7 @@ class PlanSearch:
             for place in range(2 if some else 0):
                 changed = np.flatnonzero(n > place)
                 rows[changed, tensors[changed, place]] = decision
-        if self._peak_bytes > self.budget_bytes:
+        if not self.fits:
             return rows
         dearer_s = self._costs_of(rows) - self._cost_s(self._current)
         fine = dearer_s <= rng.exponential(temperature_s, _ROWS) if temperature_s > 0 else dearer_s <= 0
@@ -137,7 +148,7 @@ class PlanSearch:
         return costs_s
 
     def _move(self, rows: DecisionArray, peaks_bytes: IntArray) -> None:
-        if self._peak_bytes > self.budget_bytes:
+        if not self.fits:
             lowest = int(np.argmin(peaks_bytes))
             if peaks_bytes[lowest] >= self._peak_bytes:
                 return

@@ -86,7 +86,11 @@ class Exhaustive:
         n_plans = count_plans(problem)
         sweep.score(1)
         if sweep.best_s > problem.ideal_s and n_plans > self.plan_limit:
-            return Outcome(Status.UNAVAILABLE, evaluations=sweep.scored)
+            return Outcome(
+                Status.UNAVAILABLE,
+                evaluations=sweep.scored,
+                reason=f"tries at most {self.plan_limit:,} plans, and there are more",
+            )
         while sweep.scored < n_plans and sweep.best_s > problem.ideal_s and time.perf_counter() < ends_s:
             sweep.score(min(n_plans, sweep.scored + sweep.rows_at_once))
         return sweep.outcome(complete=sweep.scored == n_plans or sweep.best_s <= problem.ideal_s)

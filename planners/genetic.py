@@ -89,7 +89,7 @@ class Genetic:
         try:
             from slackswap.planners.genetic_search import Search
         except ImportError:
-            return Outcome(Status.UNAVAILABLE, solver="DEAP")
+            return Outcome(Status.UNAVAILABLE, reason="DEAP is not installed")
         search = Search(
             problem,
             budget_bytes,

@@ -64,7 +64,7 @@ class Milp:
             known_step_s=rounds.best_s,
         )
         if bound.unavailable:
-            return Outcome(Status.UNAVAILABLE, solver=bound.solver)
+            return Outcome(Status.UNAVAILABLE, reason=f"{bound.solver} is not installed")
         rounds.begin(bound)
         rounds.run()
         return rounds.outcome(first)

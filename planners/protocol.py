@@ -54,6 +54,7 @@ class Outcome:
     seconds, seed : filled in by `run_planner`
     evaluations : plans that the planner scored
     infeasibility : set where `status` is infeasible
+    reason : why it is unavailable: a missing solver, a problem that is too large for it
     history : each improvement of a planner that searches, first to last
     """
 
@@ -69,6 +70,7 @@ class Outcome:
     solver_version: str = ""
     infeasibility: Infeasibility | None = None
     history: tuple[Improvement, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

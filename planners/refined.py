@@ -23,7 +23,7 @@ from slackswap.planners.slackswap import RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST, 
 
 COUNTABLE = 3**9  # plans: fewer are all simulated
 # Cycles without improvement after which a search is over; more for more tensors.
-LEAST_STALE_CYCLES, MOST_STALE_CYCLES, CANDIDATES_PER_CYCLE = 6, 24, 3
+LEAST_STALE_CYCLES, MOST_STALE_CYCLES, CANDIDATES_PER_CYCLE = 5, 24, 3
 
 
 @dataclass(frozen=True)
@@ -64,20 +64,21 @@ class Refined:
             )
         if budget_bytes < plan_floor_bytes(problem):
             return infeasible(problem, _swap_everything(problem), budget_bytes, evaluations=2)
-        if count_plans(problem) <= min(COUNTABLE, self.evaluation_limit or COUNTABLE):
+        limit = math.inf if self.evaluation_limit is None else self.evaluation_limit
+        if count_plans(problem) <= min(COUNTABLE, limit):
             return Exhaustive().plan(problem, budget_bytes, rng=rng, time_limit_s=time_limit_s)
         seeds = _Seeds(problem, budget_bytes, began_s, began_s + time_limit_s)
         seeds.try_all()
         if seeds.best is None:
             return Outcome(Status.TIME_LIMIT, evaluations=seeds.evaluations)
-        looks = [candidates_of(problem, turn) for turn in turns(problem)]
+        looks = [candidates_of(problem, turn) for turn in turns(problem, budget_bytes)]
         search = Search(
             problem,
             [
                 Searcher(problem, looks[i % len(looks)], budget_bytes, generator)
                 for i, generator in enumerate(rng.spawn(self.chains))
             ],
-            Limits(began_s + time_limit_s, self.evaluation_limit or math.inf, _stale_cycles(looks[0])),
+            Limits(began_s + time_limit_s, limit, _stale_cycles(looks[0])),
             seeds.best,
             seeds.best_s,
             seeds.evaluations,

@@ -69,16 +69,18 @@ CURSOR, LOGGED, RESIDENT, SLACK, EVALUATIONS, PATIENCE, PENDING, STARTED, N_INTE
 WORK, STALL, SPARE, BEYOND, ENERGY, LIMIT, BEST, SAFE_WORK, SAFE_ENERGY, N_FLOATS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 
-def turns(problem: Problem) -> list[int]:
+def turns(problem: Problem, budget_bytes: int) -> list[int]:
     """Return the operators at whose start to look at memory, of a problem that has a backward pass.
 
     The first is the turn of the passes. A second may be the forward operator with most bytes in use beyond what the link can
-    have copied out by then.
+    have copied out by then, of those that need more than the budget.
     """
     upto = problem.n_forward + 1
-    behind_bytes = _used_bytes(problem)[:upto] - problem.link.d2h_bytes_per_s * _start_s(problem)[:upto]
+    used_bytes = _used_bytes(problem)[:upto]
+    behind_bytes = used_bytes - problem.link.d2h_bytes_per_s * _start_s(problem)[:upto]
+    behind_bytes[:-1][used_bytes[:-1] <= budget_bytes] = -np.inf
     furthest = int(np.argmax(behind_bytes))
-    return [problem.n_forward] if behind_bytes[furthest] == behind_bytes[-1] else [problem.n_forward, furthest]
+    return [problem.n_forward] if behind_bytes[furthest] <= behind_bytes[-1] else [problem.n_forward, furthest]
 
 
 def candidates_of(problem: Problem, turn: int) -> Candidates:

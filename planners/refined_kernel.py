@@ -25,8 +25,8 @@ from slackswap.planners.refined_columns import (
     CURSOR,
     ENERGY,
     EVALUATIONS,
-    LOG_ROOM,
     LIMIT,
+    LOG_ROOM,
     LOGGED,
     PATIENCE,
     PENDING,
@@ -127,7 +127,7 @@ def _start(candidates: Candidates, budget_bytes: int, chain: Chain) -> None:
 @compiled_part
 def _value_s(price: FloatArray, chain: Chain) -> float:
     """What slack at the turn and spare time on the link are worth."""
-    return price[0] * chain.integers[SLACK] + price[1] * chain.floats[SPARE]
+    return float(price[0] * chain.integers[SLACK] + price[1] * chain.floats[SPARE])
 
 
 @compiled_part

@@ -9,6 +9,7 @@ from slackswap.models.problem import FloatArray, IntArray
 
 MOST_STEPS, MOST_PACKING_STEPS = 500_000, 1_000
 SAME_S = 1e-12  # rebuild times closer than this are equal
+ROUNDING = 1e-9  # share
 GOLDEN, NARROWINGS = 0.6180339887498949, 40  # each narrowing keeps this share of an interval
 
 
@@ -116,48 +117,46 @@ def _enter(numbers: Numbers, g: int, room_bytes: int, gained_s: float, bound_s: 
 def _set_prices(numbers: Numbers, room_bytes: int, link_s: float) -> float:
     """Choose prices that make the relaxed bound lowest; fill `reduced_s` and `promise_s`; return the bound's constant part.
 
-    With a price for a byte of memory and one for a second of the link, every tensor is kept, if it gains more than the
-    cheaper of the two costs. The sum of these profits and of the prices of all memory and link time bounds the gain from above.
-    It is convex in both prices: a search by the golden section within another.
+    With a price for a byte of memory and one for a second of the link, a tensor is kept if that gains more than the cheaper of
+    the two costs. The sum of these profits and of the prices of all memory and link time bounds the gain from above. It is
+    convex in the two prices: a search by the golden section within another.
     """
-    dearest = 0.0
+    low, high = 0.0, 0.0
     for g in range(numbers.n_bytes.size):
-        dearest = max(dearest, numbers.gain_s[g] / numbers.n_bytes[g])
-    low, high = 0.0, 4.0 * dearest
+        high = max(high, numbers.gain_s[g] / numbers.n_bytes[g])
     for _ in range(NARROWINGS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-        if _lowest_bound(numbers, room_bytes, link_s, left) <= _lowest_bound(numbers, room_bytes, link_s, right):
+        if _lowest_bound(numbers, room_bytes, link_s, left)[0] <= _lowest_bound(numbers, room_bytes, link_s, right)[0]:
             high = right
         else:
             low = left
     per_byte = 0.5 * (low + high)
-    _lowest_bound(numbers, room_bytes, link_s, per_byte)
-    per_s = numbers.bound_s[0]
-    for g in range(numbers.n_bytes.size):
+    per_s = _lowest_bound(numbers, room_bytes, link_s, per_byte)[1]
+    n_groups = numbers.n_bytes.size
+    numbers.promise_s[n_groups] = 0.0
+    for g in range(n_groups - 1, -1, -1):
         cost_s = min(per_byte * numbers.n_bytes[g], per_s * numbers.copy_s[g])
         numbers.reduced_s[g] = numbers.gain_s[g] - cost_s
-    numbers.promise_s[numbers.n_bytes.size] = 0.0
-    for g in range(numbers.n_bytes.size - 1, -1, -1):
         most = numbers.most_kept[g] if numbers.reduced_s[g] > 0.0 else numbers.least_kept[g]
         numbers.promise_s[g] = numbers.promise_s[g + 1] + most * numbers.reduced_s[g]
     return per_byte * room_bytes + per_s * link_s
 
 
 @compiled_part
-def _lowest_bound(numbers: Numbers, room_bytes: int, link_s: float, per_byte: float) -> float:
-    """Lowest bound at a price of memory; leaves the price of the link in ``bound_s[0]``."""
+def _lowest_bound(numbers: Numbers, room_bytes: int, link_s: float, per_byte: float) -> tuple[float, float]:
+    """Lowest bound at a price of memory, and the price of the link there: at most 1, since waiting costs no more."""
     low, high = 0.0, 0.0
     for g in range(numbers.n_bytes.size):
-        high = max(high, per_byte * numbers.n_bytes[g] / numbers.copy_s[g] if numbers.copy_s[g] > 0.0 else 0.0)
-    high = min(high, 1.0)  # waiting costs no more
+        high = max(high, per_byte * numbers.n_bytes[g] / numbers.copy_s[g])
+    high = min(high, 1.0)
     for _ in range(NARROWINGS):
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
         if _bound(numbers, room_bytes, link_s, per_byte, left) <= _bound(numbers, room_bytes, link_s, per_byte, right):
             high = right
         else:
             low = left
-    numbers.bound_s[0] = 0.5 * (low + high)
-    return _bound(numbers, room_bytes, link_s, per_byte, numbers.bound_s[0])
+    per_s = 0.5 * (low + high)
+    return _bound(numbers, room_bytes, link_s, per_byte, per_s), per_s
 
 
 @compiled_part
@@ -166,7 +165,7 @@ def _bound(numbers: Numbers, room_bytes: int, link_s: float, per_byte: float, pe
     for g in range(numbers.n_bytes.size):
         profit_s = numbers.gain_s[g] - min(per_byte * numbers.n_bytes[g], per_s * numbers.copy_s[g])
         bound_s += profit_s * (numbers.most_kept[g] if profit_s > 0.0 else numbers.least_kept[g])
-    return bound_s
+    return float(bound_s)
 
 
 @compiled_part
@@ -182,10 +181,10 @@ def _promise_of_bytes(numbers: Numbers, first: int, left_bytes: int) -> float:
     for g in range(first, numbers.n_bytes.size):
         more = numbers.most_kept[g] - numbers.least_kept[g]
         if more * numbers.n_bytes[g] > left:
-            return gain_s + numbers.gain_s[g] * left / numbers.n_bytes[g]
+            return float(gain_s + numbers.gain_s[g] * left / numbers.n_bytes[g])
         gain_s += more * numbers.gain_s[g]
         left -= more * numbers.n_bytes[g]
-    return gain_s
+    return float(gain_s)
 
 
 @compiled_part
@@ -206,7 +205,7 @@ def _pack(numbers: Numbers, room_bytes: int, link_s: float) -> tuple[float, int]
     for step in range(MOST_PACKING_STEPS):
         while lacking > 0 and i < numbers.largest.size:
             g = numbers.largest[i]
-            if left_s * numbers.n_bytes[g] < lacking * numbers.copy_s[g]:
+            if left_s * numbers.n_bytes[g] < lacking * numbers.copy_s[g] * (1.0 - ROUNDING):
                 break  # nothing that follows moves more bytes per second
             more = min(numbers.kept[g], numbers.most_swapped[g]) - numbers.swapped[g]
             if more * numbers.copy_s[g] > left_s:

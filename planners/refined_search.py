@@ -17,11 +17,10 @@ from slackswap.planners.protocol import Improvement
 from slackswap.planners.refined_columns import BEST, EVALUATIONS, STARTED, Candidates, new_chain, saved_per_byte_s
 from slackswap.planners.refined_kernel import CLEARLY, anneal
 
-# Temperatures in ideal steps: a cycle begins warm and ends cold. Once the starts are used up, every other chain begins hot, and
-# hotter after each cycle that found nothing.
+# Temperatures in ideal steps: a cycle begins warm and ends cold. Once the starts are used up, some begin hot, and hotter after
+# each cycle that found nothing.
 HOT, WARM, COLD = 1e-4, 2e-5, 5e-7
 HOTTER, HOTTEST = 3.0, 5
-AGAIN = 1
 ROUNDS = 6  # per cycle, each at one temperature; each cycle that finds nothing makes the next so much longer
 DRAWS_PER_CANDIDATE, LEAST_DRAWS, MOST_DRAWS = 80, 2_000, 40_000  # random numbers per round: some 10 ms
 SLACK_PRICE, SPARE_PRICE = 0.15, 0.2  # shares of what slack could save, and of what spare link time could give as slack
@@ -107,40 +106,42 @@ class Search:
         return spent or late or self.best_s <= self.problem.ideal_s * (1.0 + CLEARLY)
 
     def run(self, starts: Sequence[DecisionArray]) -> None:
-        """Go through cycles: the first ones begin at `starts`, a searcher at each, the others at the best plan."""
-        waiting = list(starts)
+        """Go through cycles: the first ones begin at `starts`, a searcher at each, the others mostly at the best plan."""
         threads = min(len(self.searchers), usable_cores())
         stale, cycle = 0, 0
         with ThreadPoolExecutor(max(1, threads - 1)) as pool:
             run_all = _side_by_side(pool) if threads > 1 else _one_by_one
             while stale < self.limits.stale_cycles and not self.is_over:
-                before_s = self.best_s
-                hottest = [WARM] * len(self.searchers)
-                for i, searcher in enumerate(self.searchers):
-                    start = self.best
-                    if waiting:
-                        start = waiting.pop(0)
-                    elif (i + cycle) % 2 == 1 and AGAIN and starts:
-                        start = starts[(cycle // 1) % len(starts)]
-                        hottest[i] = WARM
-                    elif (i + cycle) % 2 == 1:
-                        hottest[i] = HOT * HOTTER ** (stale % HOTTEST)
-                    searcher.restart(start)
+                before_s, fresh = self.best_s, cycle * len(self.searchers) < len(starts)
+                hottest = [self._begin(i, starts, cycle, stale) for i in range(len(self.searchers))]
                 self._cycle(hottest, ROUNDS * (1 + stale), run_all)
-                stale = 0 if waiting or self.best_s < before_s else stale + 1
+                stale = 0 if fresh or self.best_s < before_s else stale + 1
                 cycle += 1
+
+    def _begin(self, i: int, starts: Sequence[DecisionArray], cycle: int, stale: int) -> float:
+        """Send searcher i to where its cycle begins; return at which temperature."""
+        searcher, turn = self.searchers[i], cycle * len(self.searchers) + i
+        if turn < len(starts):
+            searcher.restart(starts[turn])
+            return WARM
+        if (i + cycle) % 2 == 1 and cycle % 4 < 2:  # another way from the same start
+            searcher.restart(starts[cycle // 4 % len(starts)])
+            return WARM
+        searcher.restart(self.best)
+        return HOT * HOTTER ** (stale % HOTTEST) if (i + cycle) % 2 == 1 else WARM
 
     def _cycle(self, hottest: list[float], rounds: int, run_all: RunAll) -> None:
         for k in range(rounds):
             if self.is_over:
                 return
-            share = max(1, int(min(self.limits.evaluations - self.evaluations, 1 << 40)) // len(self.searchers))
+            left = int(min(self.limits.evaluations - self.evaluations, 1 << 40))
+            n = len(self.searchers)
             hope = float(2 * k >= rounds)  # first mend a plan as it is, then change its numbers
             began_s = time.perf_counter()
             run_all(
                 [
-                    searcher.prepare(hot * (COLD / hot) ** (k / (rounds - 1)), hope, share)
-                    for searcher, hot in zip(self.searchers, hottest, strict=True)
+                    searcher.prepare(hot * (COLD / hot) ** (k / (rounds - 1)), hope, (left + i) // n)
+                    for i, (searcher, hot) in enumerate(zip(self.searchers, hottest, strict=True))
                 ]
             )
             self.round_s = time.perf_counter() - began_s
@@ -153,9 +154,7 @@ class Search:
             chain.integers[EVALUATIONS] = 0
             if chain.floats[BEST] < self.best_s:
                 self.best, self.best_s = chain.best.copy(), float(chain.floats[BEST])
-                self.history.append(
-                    Improvement(time.perf_counter() - self.began_s, self.evaluations, self.best_s)
-                )
+                self.history.append(Improvement(time.perf_counter() - self.began_s, self.evaluations, self.best_s))
         for chain in chains:
             chain.floats[BEST] = self.best_s
 

@@ -7,7 +7,7 @@ best numbers are found in milliseconds. Where the turn is all that binds, as in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -28,28 +28,47 @@ BEFORE, AFTER, LEADER = 0, 1, 2  # ... + i
 def starts(problem: Problem, candidates: Candidates, budget_bytes: int) -> list[DecisionArray]:
     """Return plans that are best at the turn, each with another tensor as the first to be copied; the best of them first.
 
-    None where every plan has to wait there.
+    None where every plan has to wait there for long.
     """
-    bytes_per_s = problem.link.d2h_bytes_per_s
-    idle_price = saved_per_byte_s(candidates, budget_bytes, bytes_per_s) * bytes_per_s
-    frees = np.flatnonzero(candidates.turn_bytes > 0)
-    found: list[tuple[float, DecisionArray]] = []
-    for first in frees[:FIRST_COPIES].tolist():
+    found = _Starts(problem, candidates, budget_bytes, np.flatnonzero(candidates.turn_bytes > 0))
+    for first in found.frees[:FIRST_COPIES].tolist():
         leaders: tuple[int, ...] | None = (first,)
         while leaders is not None:
-            table = _Table(problem, candidates, frees, leaders)
-            best_s = max((value_s for value_s, _ in found), default=-1.0)
-            beat_s = best_s - WORTH_A_TRY * problem.ideal_s if found else -1.0
-            plan = None
-            for most_wait_s in (0.0, MOST_WAIT * problem.ideal_s):
-                gained_s = table.solve(budget_bytes, most_wait_s, beat_s)
-                if gained_s >= 0.0:
-                    plan = table.plan()
-                    idle_s, filler = _idle_link(candidates, plan[candidates.tensor])
-                    found.append((gained_s - idle_s * idle_price, plan))
-                    beat_s = gained_s
-            leaders = None if plan is None or filler is None or len(leaders) == MOST_LEADERS else (*leaders, filler)
-    return [plan for _, plan in sorted(found, key=lambda one: -one[0])]
+            leaders = found.look_at(leaders)
+    return [plan for _, plan in sorted(found.plans, key=lambda one: -one[0])]
+
+
+@dataclass(eq=False)
+class _Starts:
+    """Plans found, with the rebuild time that they save, less what they lose by waiting and by an idle link."""
+
+    problem: Problem
+    candidates: Candidates
+    budget_bytes: int
+    frees: IntArray
+    plans: list[tuple[float, DecisionArray]] = field(default_factory=list)
+
+    @cached_property
+    def idle_price(self) -> float:
+        """Rebuild time lost per second of idle link."""
+        bytes_per_s = self.problem.link.d2h_bytes_per_s
+        return saved_per_byte_s(self.candidates, self.budget_bytes, bytes_per_s) * bytes_per_s
+
+    def look_at(self, leaders: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Add the best plans with these leaders, without and with a wait; return longer leaders that keep the link busy."""
+        table = _Table(self.problem, self.candidates, self.frees, leaders)
+        best_s = max((saved_s for saved_s, _ in self.plans), default=0.0)
+        beat_s = best_s - WORTH_A_TRY * self.problem.ideal_s if self.plans else -1.0
+        filler = None
+        for most_wait_s in (0.0, MOST_WAIT * self.problem.ideal_s):
+            gained_s = table.solve(self.budget_bytes, most_wait_s, beat_s)
+            if gained_s < 0.0:
+                continue
+            plan = table.plan()
+            idle_s, filler = _idle_link(self.candidates, plan[self.candidates.tensor])
+            self.plans.append((gained_s - idle_s * self.idle_price, plan))
+            beat_s = gained_s
+        return None if filler is None or len(leaders) == MOST_LEADERS else (*leaders, filler)
 
 
 def _idle_link(candidates: Candidates, choice: DecisionArray) -> tuple[float, int | None]:
@@ -127,9 +146,7 @@ class _Table:
         link, candidates = self.problem.link, self.candidates
         room_bytes = budget_bytes - candidates.turn_allocation_bytes
         link_s = candidates.turn_s - float(candidates.ready_s[self.leaders[0]])
-        return best_numbers(
-            self.numbers, room_bytes, link_s, link.d2h_bytes_per_s, most_wait_s, beat_s
-        )
+        return best_numbers(self.numbers, room_bytes, link_s, link.d2h_bytes_per_s, most_wait_s, beat_s)
 
     def plan(self) -> DecisionArray:
         """Give each group its numbers.

@@ -20,8 +20,9 @@ from slackswap.models.problem import MAX_TOTAL_BYTES, Operator, Problem, Rebuild
 from slackswap.models.traces.operator_kind import operator_kind
 from slackswap.models.traces.trace_content import decode
 
-COST_UNIT_S = 1e-5  # `cost_10us`
+_COSTS_PER_S = 100_000  # `cost_10us`
 _MIB = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _OWN_KEY = re.compile(rb'"(?:cost_10us|fixed_bytes)"\s*:')
 
 
@@ -56,7 +57,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 def looks_like_profiled_graph(content: bytes) -> bool:
     """Whether the start of an unpacked file is that of a profiled graph: a JSON object with keys that only they have."""
-    return content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{" and bool(_OWN_KEY.search(content))
+    return content.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] == b"{" and bool(_OWN_KEY.search(content))
 
 
 def import_profiled_graph(path: Path | str, *, link: Link, workspaces: bool = False) -> Problem:
@@ -86,11 +87,12 @@ def import_profiled_graph(path: Path | str, *, link: Link, workspaces: bool = Fa
         The file cannot be read, is no such graph, or breaks a rule: with the file and the JSON path.
     """
     source = str(path)
-    graph = decode(read_input_bytes(path), _File, source)
+    graph = decode(read_input_bytes(path).removeprefix(_BYTE_ORDER_MARK), _File, source)
     try:
         _check(graph)
         operators = [_operator(node, i, graph.loss, workspaces=workspaces) for i, node in enumerate(graph.nodes)]
-        return Problem.from_records(graph.name, operators, _tensors(graph), link, _metadata(graph, source, workspaces))
+        tensors = _tensors(graph, workspaces=workspaces)
+        return Problem.from_records(graph.name, operators, tensors, link, _metadata(graph, source, workspaces))
     except InputError as error:
         raise error.within(source) from None
 
@@ -153,14 +155,18 @@ def _operator(node: _Node, i: int, loss: int, *, workspaces: bool) -> Operator:
     return Operator(
         name=f"{node.name.removeprefix('aten::')}.{i}",
         phase="forward" if i <= loss else "backward",
-        duration_s=node.cost_10us * COST_UNIT_S,
-        workspace_bytes=max(0, math.ceil(node.workspace_mb * _MIB)) if workspaces else 0,
+        duration_s=node.cost_10us / _COSTS_PER_S,
+        workspace_bytes=_workspace_bytes(node, workspaces=workspaces),
         layer=i,
         kind=operator_kind(node.name),
     )
 
 
-def _tensors(graph: _File) -> list[Tensor]:
+def _workspace_bytes(node: _Node, *, workspaces: bool) -> int:
+    return max(0, math.ceil(node.workspace_mb * _MIB)) if workspaces else 0
+
+
+def _tensors(graph: _File, *, workspaces: bool) -> list[Tensor]:
     inputs: list[list[int]] = [[] for _ in graph.nodes]
     readers: list[list[int]] = [[] for _ in graph.nodes]
     for source, target in sorted(graph.edges):
@@ -174,7 +180,9 @@ def _tensors(graph: _File) -> list[Tensor]:
             producer=i,
             readers=tuple(readers[i]),
             block=blocks[i],
-            rebuild=Rebuild(node.cost_10us * COST_UNIT_S, tuple(inputs[i])),
+            rebuild=Rebuild(
+                node.cost_10us / _COSTS_PER_S, tuple(inputs[i]), _workspace_bytes(node, workspaces=workspaces)
+            ),
         )
         for i, node in enumerate(graph.nodes)
     ]
@@ -188,13 +196,13 @@ def _blocks(readers: Sequence[Sequence[int]], loss: int) -> list[int | None]:
     blocks: list[int | None] = [None] * len(readers)
     saved = [bool(later) and later[-1] > loss for later in readers[: loss + 1]]
     last_forward = [max([i, *(k for k in later if k <= loss)]) for i, later in enumerate(readers[: loss + 1])]
-    length, block, inside = math.sqrt(sum(saved)), 0, list[int]()
+    length, block, inside, alive = math.sqrt(sum(saved)), 0, list[int](), set[int]()
     for i in range(loss + 1):
         inside.append(i)
-        handed_on = [t for t in range(i + 1) if last_forward[t] > i]
-        if len(handed_on) == 1 and sum(saved[t] for t in inside) >= length:
+        alive = {t for t in (*alive, i) if last_forward[t] > i}
+        if len(alive) == 1 and sum(saved[t] for t in inside) >= length:
             for t in inside:
-                blocks[t] = None if t in handed_on else block
+                blocks[t] = None if t in alive else block
             block, inside = block + 1, []
     for t in inside:
         blocks[t] = block

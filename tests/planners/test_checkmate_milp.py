@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from instances import MB, PLAIN_LINK, chain, problems
-from reference_rematerialization import cheapest_rebuild_s
+from instances import MB, PLAIN_LINK, chain
+from reference_rematerialization import cheapest_rebuild_s, tight, unit_chain
 from shared_data import shared_file
 
-from slackswap.models.event_model import peak_bytes, simulate
+from slackswap.models.event_model import simulate
 from slackswap.models.legality import check
 from slackswap.models.lowering import lower
 from slackswap.models.plan import Plan
-from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
+from slackswap.models.problem import Problem
 from slackswap.models.traces.profiled_graph import activation_budget_bytes, import_profiled_graph
 from slackswap.planners.checkmate_finding import Finding
 from slackswap.planners.checkmate_graph import RematerializationGraph
@@ -32,37 +33,6 @@ from slackswap.planners.slackswap import RECOMPUTE_ONLY
 quick = settings(
     max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True
 )
-MAX_TENSORS = 8  # with bytes: the oracle holds every set of them
-
-
-def unit_chain(n: int) -> Problem:
-    """n forward nodes, a loss, n backward nodes; every node takes 1 s and writes 1 byte, every one can be evaluated again.
-
-    Node i of the forward pass reads i - 1; its backward node reads the backward node of i + 1 (the loss for the last) and i.
-    """
-    inputs = [[i - 1] if i else [] for i in range(n + 1)]
-    inputs += [[n + k, n - 1 - k] for k in range(n)]
-    operators = [Operator(f"v{i}", "forward" if i <= n else "backward", 1.0) for i in range(2 * n + 1)]
-    tensors = [
-        Tensor(
-            name=f"t{i}",
-            bytes=1,
-            producer=i,
-            readers=tuple(k for k, row in enumerate(inputs) if i in row),
-            rebuild=Rebuild(1.0, tuple(sorted(inputs[i]))),
-        )
-        for i in range(2 * n + 1)
-    ]
-    return Problem.from_records(f"unit chain of {n}", operators, tensors, PLAIN_LINK)
-
-
-@st.composite
-def tight(draw: st.DrawFn) -> tuple[Problem, int]:
-    """Tiny problems with a budget between what some operator needs and the peak."""
-    problem = draw(problems(max_forward=5).filter(lambda one: int((one.tensor_bytes > 0).sum()) <= MAX_TENSORS))
-    needs = [problem.allocation_bytes[i] + problem.tensor_bytes[problem.reads_of(i)].sum() for i in range(problem.n_operators)]
-    floor, peak = int(max(needs)), peak_bytes(problem)
-    return problem, floor + int(draw(st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7, 0.9])) * (peak - floor))
 
 
 def refined(graph: RematerializationGraph, stages: Stages | None = None, seconds: float = 20.0) -> Finding:
@@ -285,8 +255,8 @@ def test_the_bound_is_the_solvers_and_rounded_up_to_whole_units(monkeypatch: pyt
     """At a gap below one unit the optimum is known, since all costs are whole; a bound of 3.2 is one of 4."""
     graph = RematerializationGraph.of(unit_chain(8), 6)
 
-    def stopped(model: object, **_: object) -> Answer:
-        return replace(solve(model), verdict=Verdict.FEASIBLE, bound=3.2)  # type: ignore[arg-type]
+    def stopped(model: Any, **_: object) -> Answer:
+        return replace(solve(model), verdict=Verdict.FEASIBLE, bound=3.2)
 
     monkeypatch.setattr("slackswap.planners.checkmate_refinement.solve", stopped)
     found = refined(graph)

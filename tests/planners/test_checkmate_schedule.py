@@ -35,7 +35,8 @@ def test_drops_follow_from_the_steps() -> None:
     assert check(two_layers(), schedule) == []
     # 10 MB | 30 MB | 20 MB | 10 MB | 10 MB: f1 needs both.
     score = simulate(two_layers(), schedule, 30 * MB)
-    assert (score.fits, score.peak_bytes, score.step_s) == (True, 30 * MB, pytest.approx(100 * MS))
+    assert (score.fits, score.peak_bytes) == (True, 30 * MB)
+    assert score.step_s == pytest.approx(100 * MS)
 
 
 def test_profile_and_lives_by_hand() -> None:

@@ -182,6 +182,7 @@ def test_a_problem_with_too_many_plans_is_refused() -> None:
     outcome = run_planner(replace(EXHAUSTIVE, plan_limit=53), problem, 3 * MB)
     assert (outcome.status, outcome.plan, outcome.lower_bound_s) == (Status.UNAVAILABLE, None, None)
     assert outcome.evaluations == 1  # the plan that keeps everything
+    assert outcome.reason == "tries at most 53 plans, and there are more"
     assert letters(run_planner(replace(EXHAUSTIVE, plan_limit=54), problem, 3 * MB)) == "KRKK"
 
 

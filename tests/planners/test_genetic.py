@@ -475,4 +475,5 @@ def test_deap_is_imported_where_a_search_begins_and_no_class_is_created_in_it() 
 def test_without_deap_the_planner_is_unavailable(planner: Genetic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "slackswap.planners.genetic_search", None)  # so an import of it fails
     outcome = run_planner(planner, small_gpt(), int(0.4 * peak_bytes(small_gpt())))
-    assert (outcome.status, outcome.plan, outcome.solver) == (Status.UNAVAILABLE, None, "DEAP")
+    assert (outcome.status, outcome.plan) == (Status.UNAVAILABLE, None)
+    assert "DEAP" in outcome.reason

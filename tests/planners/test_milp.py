@@ -94,7 +94,8 @@ def test_below_the_floor_no_solver_is_asked() -> None:
 
 def test_a_missing_solver_makes_it_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
-    assert run_planner(Milp(), chain(4, SLOW_LINK), 3 * MB).status is Status.UNAVAILABLE
+    outcome = run_planner(Milp(), chain(4, SLOW_LINK), 3 * MB)
+    assert (outcome.status, outcome.reason) == (Status.UNAVAILABLE, "HiGHS is not installed")
 
 
 def test_cbc_plans_too() -> None:

@@ -91,7 +91,7 @@ def cli() -> None:
 @HARDWARE
 @click.option("--budget", default="0.7,0.5,0.3", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
 @PLANNERS
-@time_limit_of(1.0)
+@time_limit_of(0.5)
 @click.option(
     "--bound/--no-bound", default=True, help="Whether to certify a lower bound for each budget, for the gaps."
 )

@@ -19,7 +19,7 @@ from slackswap.models.schedule import Schedule
 from slackswap.planners import Infeasibility, Outcome, Planner, PlannerFunction, Status, as_planner, run_planner
 from slackswap.planners.infeasibility import with_known_facts
 
-TIME_LIMIT_S = 1.0
+TIME_LIMIT_S = 0.5
 BOUND = "lower bound"
 
 

@@ -124,10 +124,14 @@ class Checkmate:
 
     def _seed(self, known: Known, rng: np.random.Generator, limit_s: float) -> None:
         """Take the best of some plans, and anneal from there."""
-        known.offer_plan(rebuild_everything(known.problem), for_any_budget=True)
-        for plan, evaluations in seed_plans(known.problem, known.budget_bytes, rng, known.began_s + limit_s):
+        ends_s = known.began_s + limit_s
+        for plan, evaluations in seed_plans(known.problem, known.budget_bytes, rng, ends_s):
             known.evaluations += evaluations
             known.offer_plan(plan)
+        if known.steps is None:
+            known.offer_plan(rebuild_everything(known.problem), for_any_budget=True)
+        if time.perf_counter() >= ends_s:
+            return
         search = PlanSearch(known.problem, known.budget_bytes, rng, known.lowest.decisions, known.offer_plan)
         limit = (self.evaluation_limit or math.inf) - known.evaluations
         first_s = min(_FIRST_SHARE * limit_s, _FIRST_MOST_S) if self.evaluation_limit is None else math.inf

@@ -41,9 +41,9 @@ def seed_plans(
     """Yield plans that only recompute, and how many were scored for each; `ends_s` is on `time.perf_counter`'s clock."""
     passes = TwoPasses(problem, RECOMPUTE_ONLY.rank)
     search = RECOMPUTE_ONLY._search(passes, budget_bytes, ends_s)  # its `plan` would look for a smallest budget too
-    for plan in (search.best, search.closest):
-        if plan is not None:
-            yield plan, search.evaluations if plan is search.best else 0
+    plan = search.best or search.closest
+    if plan is not None:
+        yield plan, search.evaluations
     if time.perf_counter() < ends_s:
         outcome = Checkpoint().plan(problem, budget_bytes, rng=rng, time_limit_s=None)
         if isinstance(outcome.plan, Plan):

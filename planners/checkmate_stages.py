@@ -17,6 +17,7 @@ and gets formulation B's own rows (`detailed`). With all of that it is formulati
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,11 +98,21 @@ def _standing_out(
     candidates: Sequence[int], needs: Mapping[int, int], among_equals: Mapping[int, int], window: int
 ) -> list[int]:
     """Candidates that need most among those near them, the neediest first; among equals near each other only one."""
+    from scipy.ndimage import maximum_filter1d
+
+    if not candidates:
+        return []
+    column = np.full(max(candidates) + 1, -1, np.int64)
+    column[list(candidates)] = [needs[i] for i in candidates]
+    largest = maximum_filter1d(column, 2 * window + 1, mode="constant", cval=-1)
     chosen: list[int] = []
+    in_place: list[int] = []
     for i in sorted(candidates, key=lambda i: (-needs[i], -among_equals[i])):
-        near = [j for j in candidates if abs(j - i) <= window]
-        if needs[i] >= max(needs[j] for j in near) and not any(abs(j - i) <= window for j in chosen):
+        place = bisect.bisect(in_place, i)
+        near = any(abs(j - i) <= window for j in in_place[max(0, place - 1) : place + 1])
+        if needs[i] >= largest[i] and not near:
             chosen.append(i)
+            in_place.insert(place, i)
     return chosen
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slackswap.models.event_model.compilation import compiled_entry, compiled_part
 from slackswap.models.problem import FloatArray, IntArray
 
-MOST_STEPS, MOST_PACKING_STEPS = 500_000, 1_000
+MOST_STEPS, MOST_PACKING_STEPS, MOST_LAST_STEPS = 500_000, 1_000, 100_000
 SAME_S = 1e-12  # rebuild times closer than this are equal
 ROUNDING = 1e-9  # share
 GOLDEN, NARROWINGS = 0.6180339887498949, 40  # each narrowing keeps this share of an interval
@@ -89,16 +89,34 @@ def best_numbers(
             _enter(numbers, g, left, gained_s, bound_s, best_s)
             continue
         while gained_s > best_s + SAME_S and steps < MOST_STEPS:
-            left_s, packing_steps = _pack(numbers, room_bytes, link_s + min(most_wait_s, gained_s - best_s - SAME_S))
+            allowed_s = min(most_wait_s, gained_s - best_s - SAME_S)
+            left_s, packing_steps = _pack(numbers, room_bytes, link_s + allowed_s, MOST_PACKING_STEPS)
             steps += packing_steps
             if left_s < 0.0:
                 break
-            wait_s = min(most_wait_s, gained_s - best_s - SAME_S) - left_s
-            best_s = gained_s - max(0.0, wait_s)
+            best_s = gained_s - max(0.0, allowed_s - left_s)
             for i in range(n_groups):
                 numbers.best_kept[i] = numbers.kept[i]
                 numbers.best_swapped[i] = numbers.swapped[i]
-    return best_s if best_s > beat_s else -1.0
+    return _shorten_wait(numbers, room_bytes, link_s, best_s) if best_s > beat_s else -1.0
+
+
+@compiled_part
+def _shorten_wait(numbers: Numbers, room_bytes: int, link_s: float, best_s: float) -> float:
+    """Look longer for copies that let compute wait less with the numbers found; return what is saved then."""
+    gained_s = 0.0
+    for g in range(numbers.n_bytes.size):
+        numbers.kept[g] = numbers.best_kept[g]
+        gained_s += numbers.kept[g] * numbers.gain_s[g]
+    while gained_s > best_s + SAME_S:
+        allowed_s = gained_s - best_s - SAME_S
+        left_s = _pack(numbers, room_bytes, link_s + allowed_s, MOST_LAST_STEPS)[0]
+        if left_s < 0.0:
+            break
+        best_s = gained_s - max(0.0, allowed_s - left_s)
+        for g in range(numbers.n_bytes.size):
+            numbers.best_swapped[g] = numbers.swapped[g]
+    return best_s
 
 
 @compiled_part
@@ -188,7 +206,7 @@ def _promise_of_bytes(numbers: Numbers, first: int, left_bytes: int) -> float:
 
 
 @compiled_part
-def _pack(numbers: Numbers, room_bytes: int, link_s: float) -> tuple[float, int]:
+def _pack(numbers: Numbers, room_bytes: int, link_s: float, most_steps: int) -> tuple[float, int]:
     """Choose kept tensors to swap, so that the others fit into `room_bytes` and the copies into `link_s`.
 
     Depth first, most copies of the largest first: they lose least to latency. Return the link time that is left, -1 if
@@ -202,7 +220,7 @@ def _pack(numbers: Numbers, room_bytes: int, link_s: float) -> tuple[float, int]
     if left_s < 0.0:
         return -1.0, 0
     i = 0
-    for step in range(MOST_PACKING_STEPS):
+    for step in range(most_steps):
         while lacking > 0 and i < numbers.largest.size:
             g = numbers.largest[i]
             if left_s * numbers.n_bytes[g] < lacking * numbers.copy_s[g] * (1.0 - ROUNDING):
@@ -227,4 +245,4 @@ def _pack(numbers: Numbers, room_bytes: int, link_s: float) -> tuple[float, int]
         lacking += numbers.n_bytes[g]
         left_s += numbers.copy_s[g]
         i += 1
-    return -1.0, MOST_PACKING_STEPS
+    return -1.0, most_steps

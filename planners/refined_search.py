@@ -19,10 +19,11 @@ from slackswap.planners.refined_kernel import CLEARLY, anneal
 
 # Temperatures in ideal steps: a cycle begins warm and ends cold. Once the starts are used up, some begin hot, and hotter after
 # each cycle that found nothing.
-HOT, WARM, COLD = 1e-4, 2e-5, 5e-7
+HOT, WARM, COLD = 1e-4, 5e-5, 5e-7
 HOTTER, HOTTEST = 3.0, 5
-ROUNDS = 6  # per cycle, each at one temperature; each cycle that finds nothing makes the next so much longer
-DRAWS_PER_CANDIDATE, LEAST_DRAWS, MOST_DRAWS = 80, 2_000, 40_000  # random numbers per round: some 10 ms
+TEMPERATURES = 6  # per cycle; each cycle that finds nothing makes the next so much longer
+DRAWS_PER_CANDIDATE, LEAST_DRAWS = 80, 2_000  # random numbers at one temperature
+DRAWS_TIMES_CANDIDATES = 20_000_000  # per round: some 10 ms, so that a time limit is kept
 SLACK_PRICE, SPARE_PRICE = 0.15, 0.2  # shares of what slack could save, and of what spare link time could give as slack
 
 
@@ -49,7 +50,10 @@ class Searcher:
         bytes_per_s = problem.link.d2h_bytes_per_s
         saved_s = saved_per_byte_s(candidates, budget_bytes, bytes_per_s)
         self._price = SLACK_PRICE * saved_s * np.array([1.0, SPARE_PRICE * bytes_per_s])
-        self._n_draws = min(MOST_DRAWS, max(LEAST_DRAWS, DRAWS_PER_CANDIDATE * candidates.tensor.size))
+        n = candidates.tensor.size
+        draws = max(LEAST_DRAWS, DRAWS_PER_CANDIDATE * n)
+        self.rounds = max(1, round(draws * n / DRAWS_TIMES_CANDIDATES))  # at one temperature
+        self._n_draws = draws // self.rounds
 
     def restart(self, start: DecisionArray) -> None:
         """Go on from another plan."""
@@ -114,7 +118,7 @@ class Search:
             while stale < self.limits.stale_cycles and not self.is_over:
                 before_s, fresh = self.best_s, cycle * len(self.searchers) < len(starts)
                 hottest = [self._begin(i, starts, cycle, stale) for i in range(len(self.searchers))]
-                self._cycle(hottest, ROUNDS * (1 + stale), run_all)
+                self._cycle(hottest, TEMPERATURES * (1 + stale) * self.searchers[0].rounds, run_all)
                 stale = 0 if fresh or self.best_s < before_s else stale + 1
                 cycle += 1
 

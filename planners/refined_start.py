@@ -55,20 +55,28 @@ class _Starts:
         return saved_per_byte_s(self.candidates, self.budget_bytes, bytes_per_s) * bytes_per_s
 
     def look_at(self, leaders: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Add the best plans with these leaders, without and with a wait; return longer leaders that keep the link busy."""
+        """Add the best plans with these leaders; return longer leaders that keep the link busy, or None."""
         table = _Table(self.problem, self.candidates, self.frees, leaders)
+        idle_s, filler = self._add(table, 0.0)
+        if idle_s > 0.0:
+            self._add(table, idle_s)
+        return None if filler is None or len(leaders) == MOST_LEADERS else (*leaders, filler)
+
+    def _add(self, table: _Table, idle_s: float) -> tuple[float, int | None]:
+        """Solve for a link that is idle for a while, without and with a wait; return how long it is, and what would fill it."""
         best_s = max((saved_s for saved_s, _ in self.plans), default=0.0)
         beat_s = best_s - WORTH_A_TRY * self.problem.ideal_s if self.plans else -1.0
-        filler = None
+        found_idle_s, filler = 0.0, None
         for most_wait_s in (0.0, MOST_WAIT * self.problem.ideal_s):
-            gained_s = table.solve(self.budget_bytes, most_wait_s, beat_s)
+            gained_s = table.solve(self.budget_bytes, idle_s, most_wait_s, beat_s)
             if gained_s < 0.0:
                 continue
             plan = table.plan()
-            idle_s, filler = _idle_link(self.candidates, plan[self.candidates.tensor])
-            self.plans.append((gained_s - idle_s * self.idle_price, plan))
+            found_idle_s, filler = _idle_link(self.candidates, plan[self.candidates.tensor])
+            lost_s = max(0.0, found_idle_s - idle_s) * self.idle_price
+            self.plans.append((gained_s - lost_s, plan))
             beat_s = gained_s
-        return None if filler is None or len(leaders) == MOST_LEADERS else (*leaders, filler)
+        return found_idle_s, filler
 
 
 def _idle_link(candidates: Candidates, choice: DecisionArray) -> tuple[float, int | None]:
@@ -141,11 +149,11 @@ class _Table:
             bound_s=np.zeros(g + 1),
         )
 
-    def solve(self, budget_bytes: int, most_wait_s: float, beat_s: float) -> float:
-        """Find the best numbers; return the rebuild time that they save, or -1 if none saves more than `beat_s`."""
+    def solve(self, budget_bytes: int, idle_s: float, most_wait_s: float, beat_s: float) -> float:
+        """Find the best numbers; return what they save, or -1 if none saves more than `beat_s`."""
         link, candidates = self.problem.link, self.candidates
         room_bytes = budget_bytes - candidates.turn_allocation_bytes
-        link_s = candidates.turn_s - float(candidates.ready_s[self.leaders[0]])
+        link_s = candidates.turn_s - float(candidates.ready_s[self.leaders[0]]) - idle_s
         return best_numbers(self.numbers, room_bytes, link_s, link.d2h_bytes_per_s, most_wait_s, beat_s)
 
     def plan(self) -> DecisionArray:

@@ -12,7 +12,7 @@ from instances import MB, MS, chain, two_layers, zero_sizes
 
 from slackswap.evaluate.budget import parse_budget
 from slackswap.evaluate.results import Result
-from slackswap.evaluate.shootout import shootout
+from slackswap.evaluate.shootout import TIME_LIMIT_S, shootout
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.lowering import lower
@@ -287,7 +287,7 @@ def test_seed_and_time_limit_reach_every_planner() -> None:
     seen.clear()
     next(shootout([chain(6)], ["50%"], [draws], bound=None))
     next(shootout([chain(6)], ["50%"], [draws], bound=None, time_limit_s=None))
-    assert [limit_s for _, limit_s in seen] == [1.0, None]
+    assert [limit_s for _, limit_s in seen] == [TIME_LIMIT_S, None]
     assert [result.row.seed for result in cell] == [3, 3]
 
 

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,14 @@ class _Stay:
     """One stay of a tensor: CP-SAT's variables; the first one begins at its producer and is always there."""
 
     tensor: int
+    number: int
     first: Any
     last: Any  # exclusive
     there: Any
-    is_first: bool
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +94,8 @@ class IntervalModel:
     model: cp_model.CpModel = field(init=False)
     grid: Grid = field(init=False)
     stays: dict[int, list[_Stay]] = field(init=False, default_factory=dict)
+    _sizes: list[tuple[_Stay, Any]] = field(init=False, default_factory=list)
+    _serves: list[tuple[Any, _Stay, int | _Stay]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         from ortools.sat.python import cp_model
@@ -124,8 +131,9 @@ class IntervalModel:
     def _add_stays(self, t: int) -> list[_Stay]:
         model, graph = self.model, self.graph
         begin = self.grid.operator[graph.producers[t]]
-        ends = self._domain([begin + 1, *(place + 1 for place in self._readers[t])])
-        stays = [_Stay(t, begin, model.new_int_var_from_domain(ends, f"last_{t}_0"), 1, is_first=True)]
+        # Whole ranges: the holes between the places that read it cost CP-SAT minutes, and nothing gains from a later end.
+        ends = self._cp_model.Domain(begin + 1, max([begin, *self._readers[t]]) + 1)
+        stays = [_Stay(t, 0, begin, model.new_int_var_from_domain(ends, f"last_{t}_0"), 1)]
         places = self.grid.places_of(t) if self._worth[t] else []
         if not places:
             return stays
@@ -139,7 +147,7 @@ class IntervalModel:
             model.add(before.last <= first).only_enforce_if(there)
             if not before.is_first:
                 model.add_implication(there, before.there)
-            stays.append(_Stay(t, first, last, there, is_first=False))
+            stays.append(_Stay(t, k, first, last, there))
         return stays
 
     def _domain(self, places: Sequence[int]) -> cp_model.Domain:
@@ -150,13 +158,15 @@ class IntervalModel:
         graph = self.graph
         for operator, row in enumerate(graph.reads):
             for t in row:
-                self._add_read(t, self.grid.operator[operator], None)
+                self._add_read(t, self.grid.operator[operator])
         for stay in self._rebuilds():
             for source in graph.inputs[stay.tensor]:
-                self._add_read(source, stay.first, stay.there)
+                self._add_read(source, stay)
 
-    def _add_read(self, t: int, place: Any, reader_is_there: Any) -> None:
+    def _add_read(self, t: int, reader: int | _Stay) -> None:
+        """`reader` is the place of an operator, or the stay that a rebuild begins."""
         model = self.model
+        place, reader_is_there = (reader, None) if isinstance(reader, int) else (reader.first, reader.there)
         if len(self.stays[t]) == 1:
             row = model.add(self.stays[t][0].last >= place + 1)
             if reader_is_there is not None:
@@ -166,6 +176,7 @@ class IntervalModel:
         for stay in self.stays[t]:
             literal = model.new_bool_var("")
             serves.append(literal)
+            self._serves.append((literal, stay, reader))
             model.add(stay.last >= place + 1).only_enforce_if(literal)
             if not stay.is_first:
                 model.add(stay.first + 1 <= place).only_enforce_if(literal)
@@ -181,6 +192,7 @@ class IntervalModel:
                 there = True if stay.is_first else stay.there
                 size = model.new_int_var(1, self.grid.operator[-1] + 1, "")
                 interval = model.new_optional_interval_var(stay.first, size, stay.last, there, "")
+                self._sizes.append((stay, size))
                 intervals.append(interval)
                 demands.append(graph.sizes[t])
                 if not stay.is_first and graph.rebuild_workspaces[t]:
@@ -193,20 +205,35 @@ class IntervalModel:
         model.add_cumulative(intervals, demands, capacity)
 
     def add_hints(self) -> None:
-        """Begin with the known steps or, where none are known, with what keeps everything."""
-        at = self._places_of_steps()
-        for t, row in self.stays.items():
-            known = self._known_lives.get(t, [])
-            for k, stay in enumerate(row):
-                if k and k < len(known):
-                    self.model.add_hint(stay.first, at[known[k].first])
-                if k:
-                    self.model.add_hint(stay.there, k < len(known))
-                if k < len(known):
-                    self.model.add_hint(stay.last, at[known[k].last] + 1)
-            if not known:
-                last = max([row[0].first, *(self.grid.operator[i] for i in self.graph.readers[t])])
-                self.model.add_hint(row[0].last, last + 1)
+        """Begin with the known steps or, where none are known, with what keeps everything; after the memory is added."""
+        span = {stay: self._known_span(stay) for row in self.stays.values() for stay in row}
+        for stay, (first, last, there) in span.items():
+            self.model.add_hint(stay.last, last)
+            if not stay.is_first:
+                self.model.add_hint(stay.first, first)
+                self.model.add_hint(stay.there, there)
+        for stay, size in self._sizes:
+            self.model.add_hint(size, max(1, span[stay][1] - span[stay][0]))
+        for literal, stay, reader in self._serves:
+            place, reads = (reader, True) if isinstance(reader, int) else span[reader][::2]
+            first, last, there = span[stay]
+            self.model.add_hint(literal, reads and there and first < place < last)
+
+    @cached_property
+    def _known_places(self) -> list[int]:
+        return self._places_of_steps()
+
+    def _known_span(self, stay: _Stay) -> tuple[int, int, bool]:
+        """First and last place of a stay in the known steps, and whether it is there."""
+        known = self._known_lives.get(stay.tensor, [])
+        if stay.number < len(known):
+            life = known[stay.number]
+            return self._known_places[life.first], self._known_places[life.last] + 1, True
+        if stay.is_first:  # nothing is known: it stays until its last reader
+            readers = [self.grid.operator[i] for i in self.graph.readers[stay.tensor]]
+            return stay.first, max([stay.first, *readers]) + 1, True
+        first = self.grid.places_of(stay.tensor)[0]
+        return first, first + 1, False
 
     def _places_of_steps(self) -> list[int]:
         places, stage = [], 0
@@ -285,6 +312,7 @@ class Intervals:
     def _solver(self, cp_model: Any, share: float) -> Any:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.workers
+        solver.parameters.max_presolve_iterations = 1  # more of them take minutes on hundreds of nodes
         solver.parameters.max_time_in_seconds = max(0.0, share * (self.ends_s - time.monotonic()))
         return solver
 

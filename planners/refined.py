@@ -17,7 +17,7 @@ from slackswap.planners.exhaustive import Exhaustive, count_plans
 from slackswap.planners.memory_floor import plan_floor_bytes
 from slackswap.planners.protocol import Improvement, Outcome, Status, Supports, infeasible
 from slackswap.planners.refined_columns import Candidates, candidates_of, turns
-from slackswap.planners.refined_search import Limits, Search, Searcher
+from slackswap.planners.refined_search import Limits, Search, Searcher, compile_search
 from slackswap.planners.refined_start import starts
 from slackswap.planners.slackswap import RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST, TwoPasses
 
@@ -49,10 +49,15 @@ class Refined:
     evaluation_limit: int | None = None
     default_time_limit_s: float = 1.0
 
+    def prepare(self) -> None:
+        """Compile the search, or load it; planning then finds it ready."""
+        compile_search()
+
     def plan(
         self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
     ) -> Outcome:
         """Plan until time is up, the evaluation limit is reached, or cycle after cycle finds nothing better."""
+        self.prepare()  # not for two threads at once
         began_s = time.perf_counter()
         if time_limit_s is None:
             time_limit_s = self.default_time_limit_s if self.evaluation_limit is None else math.inf

@@ -6,16 +6,27 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
+from slackswap.hardware.link import Link
 from slackswap.models.event_model.batch import usable_cores
 from slackswap.models.event_model.buffers import buffers_of
 from slackswap.models.plan import DecisionArray
-from slackswap.models.problem import Problem
+from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 from slackswap.planners.protocol import Improvement
-from slackswap.planners.refined_columns import BEST, EVALUATIONS, STARTED, Candidates, new_chain, saved_per_byte_s
+from slackswap.planners.refined_columns import (
+    BEST,
+    EVALUATIONS,
+    STARTED,
+    Candidates,
+    candidates_of,
+    new_chain,
+    saved_per_byte_s,
+)
 from slackswap.planners.refined_kernel import CLEARLY, anneal
+from slackswap.planners.refined_start import starts
 
 # Temperatures in ideal steps: a cycle begins warm and ends cold. Once the starts are used up, some begin hot, and hotter after
 # each cycle that found nothing.
@@ -179,3 +190,16 @@ def _side_by_side(pool: ThreadPoolExecutor) -> RunAll:
             other.result()
 
     return run_all
+
+
+@cache
+def compile_search() -> None:
+    """Run the compiled parts once, on one tensor."""
+    operators = [Operator("f", "forward", 1.0), Operator("w", "backward", 1.0, 1), Operator("b", "backward", 1.0)]
+    tensors = [Tensor("t", 1, producer=0, readers=(2,), rebuild=Rebuild(1.0))]
+    problem = Problem.from_records("warm-up", operators, tensors, Link(1.0, 1.0))
+    candidates = candidates_of(problem, problem.n_forward)
+    starts(problem, candidates, 1)
+    searcher = Searcher(problem, candidates, 1, np.random.default_rng(0))
+    searcher.restart(np.zeros(1, np.int8))
+    searcher.prepare(1.0, 1.0, 2)()

@@ -69,6 +69,8 @@ benchmarks: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python benchmarks/planning_time.py
 	$(TEST_VENV)/bin/python benchmarks/genetic_search.py
 	$(TEST_VENV)/bin/python benchmarks/certified_gaps.py
+	$(TEST_VENV)/bin/python benchmarks/refined_gap.py
+	$(TEST_VENV)/bin/python benchmarks/checkmate_proofs.py
 
 record: $(TORCH_VENV)/.installed
 	$(TORCH_VENV)/bin/python models/traces/recorded/record_small_gpt.py

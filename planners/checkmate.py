@@ -56,8 +56,9 @@ class Checkmate:
     in tensor order. Status optimal means proved in the first sense, and a schedule that swaps may be faster all the same. Both
     hold for the rounded problem: sizes are rounded up to the units of `RematerializationGraph`, the budget down. Where those
     units divide all sizes, as they mostly do, that is the problem itself. What is not exact: everything else. The bound of
-    ``intervals`` holds for at most `copies` stays of a tensor only, and models that would have more than some 100,000 columns
-    look at memory in fewer places, so their bound is true but may be loose, and the schedule may stay the best seed.
+    ``intervals`` holds for at most `copies` stays of a tensor only. ``milp`` stops refining at 120,000 columns: its bound is
+    then true but may be loose, and the schedule may be the best seed. Whatever happens, it is no slower than `recompute-only`
+    and, where there is time to try it, `checkpoint`.
 
     Parameters
     ----------

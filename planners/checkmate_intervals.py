@@ -288,8 +288,8 @@ class Intervals:
         status = solver.solve(model.model, self._callback(cp_model, model))
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self._learn(model.steps(solver.value))
-        if status != cp_model.UNKNOWN:
-            self._tell(math.ceil(solver.best_objective_bound - 1e-6))
+        known_bound = 0.0 if status == cp_model.UNKNOWN else solver.best_objective_bound
+        self._tell(max(0, math.ceil(known_bound - 1e-6)))
 
     def _find_first(self, cp_model: Any) -> bool:
         """Minimise the peak above the budget, from what keeps everything."""

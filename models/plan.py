@@ -36,6 +36,11 @@ class Plan:
         return cls(np.zeros(problem.n_tensors, np.int8))
 
     @classmethod
+    def swap_everything(cls, problem: Problem) -> Plan:
+        """Return the plan that swaps every saved tensor: it fits wherever some plan does."""
+        return cls(np.where(problem.saved, SWAP, KEEP).astype(np.int8))
+
+    @classmethod
     def from_letters(cls, letters: str) -> Plan:
         """Return the plan of a string such as ``"KSRK"``.
 

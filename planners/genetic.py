@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackswap.models.event_model import simulate
 from slackswap.models.event_model.batch import usable_cores
-from slackswap.models.plan import KEEP, SWAP, DecisionArray, Plan
+from slackswap.models.plan import DecisionArray, Plan
 from slackswap.models.problem import Problem
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive, count_plans
 from slackswap.planners.genetic_operators import genes_of
-from slackswap.planners.memory_floor import plan_floor_bytes
-from slackswap.planners.protocol import Outcome, Planner, Status, Supports, infeasible
+from slackswap.planners.protocol import Outcome, Planner, Status, Supports, without_search
 from slackswap.planners.slackswap import RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST
 from slackswap.planners.superneurons import SuperNeurons
 from slackswap.planners.swapadvisor import SwapAdvisor
@@ -79,7 +77,7 @@ class Genetic:
         if time_limit_s is None and self.evaluation_limit is None:
             time_limit_s = self.default_time_limit_s
         ends_s = math.inf if time_limit_s is None else began_s + time_limit_s
-        decided = _without_search(problem, budget_bytes)
+        decided = without_search(problem, budget_bytes)
         if decided is not None:
             return decided
         if count_plans(problem) <= min(SMALL, self._evaluation_limit):
@@ -113,7 +111,7 @@ class Genetic:
         """Return the plan that swaps everything, which always fits, and what the seeds plan; nothing without seeds."""
         if not self.seeds:
             return []
-        plans = [_swap_everything(problem).decisions]
+        plans = [Plan.swap_everything(problem).decisions]
         for planner in self.seeds:
             left_s = search.ends_s - time.perf_counter()
             if left_s <= 0:  # some planners take as long as they take
@@ -124,23 +122,6 @@ class Genetic:
             if isinstance(outcome.plan, Plan):
                 plans.append(outcome.plan.decisions)
         return plans
-
-
-def _swap_everything(problem: Problem) -> Plan:
-    return Plan(np.where(problem.saved, SWAP, KEEP))
-
-
-def _without_search(problem: Problem, budget_bytes: int) -> Outcome | None:
-    """Answer where the plan that keeps everything fits, since none is faster, or where none at all does."""
-    keeping = Plan.keep_everything(problem)
-    score = simulate(problem, keeping, budget_bytes)
-    if score.fits:
-        return Outcome(
-            Status.OPTIMAL, keeping, lower_bound_s=problem.ideal_s, claimed_step_s=score.step_s, evaluations=1
-        )
-    if budget_bytes < plan_floor_bytes(problem):
-        return infeasible(problem, _swap_everything(problem), budget_bytes, evaluations=2)
-    return None
 
 
 def _outcome(search: Search) -> Outcome:

@@ -20,7 +20,7 @@ from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule
 from slackswap.planners.infeasibility import Infeasibility as Infeasibility  # part of the protocol
 from slackswap.planners.infeasibility import with_known_facts
-from slackswap.planners.memory_floor import Space, memory_floor
+from slackswap.planners.memory_floor import Space, memory_floor, plan_floor_bytes
 from slackswap.planners.warm_up import warm_up
 
 
@@ -230,6 +230,19 @@ def explained(planner: Planner, problem: Problem, budget_bytes: int, outcome: Ou
         return outcome
     why = with_known_facts(problem, budget_bytes, space, planner.policy, outcome.infeasibility)
     return replace(outcome, status=Status.INFEASIBLE, infeasibility=why)
+
+
+def without_search(problem: Problem, budget_bytes: int) -> Outcome | None:
+    """Answer where the plan that keeps everything fits, since none is faster, or where no plan at all does."""
+    keeping = Plan.keep_everything(problem)
+    score = simulate(problem, keeping, budget_bytes)
+    if score.fits:
+        return Outcome(
+            Status.OPTIMAL, keeping, lower_bound_s=problem.ideal_s, claimed_step_s=score.step_s, evaluations=1
+        )
+    if budget_bytes < plan_floor_bytes(problem):
+        return infeasible(problem, Plan.swap_everything(problem), budget_bytes, evaluations=2)
+    return None
 
 
 def judged(

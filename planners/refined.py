@@ -10,12 +10,11 @@ from itertools import zip_longest
 import numpy as np
 
 from slackswap.models.event_model import simulate
-from slackswap.models.plan import SWAP, DecisionArray, Plan
+from slackswap.models.plan import DecisionArray, Plan
 from slackswap.models.problem import Problem
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive, count_plans
-from slackswap.planners.memory_floor import plan_floor_bytes
-from slackswap.planners.protocol import Improvement, Outcome, Status, Supports, infeasible
+from slackswap.planners.protocol import Improvement, Outcome, Status, Supports, without_search
 from slackswap.planners.refined_columns import Candidates, candidates_of, turns
 from slackswap.planners.refined_search import Limits, Search, Searcher, compile_search
 from slackswap.planners.refined_start import starts
@@ -61,14 +60,9 @@ class Refined:
         began_s = time.perf_counter()
         if time_limit_s is None:
             time_limit_s = self.default_time_limit_s if self.evaluation_limit is None else math.inf
-        keep = Plan.keep_everything(problem)
-        score = simulate(problem, keep, budget_bytes)
-        if score.fits:
-            return Outcome(
-                Status.OPTIMAL, keep, lower_bound_s=problem.ideal_s, claimed_step_s=score.step_s, evaluations=1
-            )
-        if budget_bytes < plan_floor_bytes(problem):
-            return infeasible(problem, _swap_everything(problem), budget_bytes, evaluations=2)
+        decided = without_search(problem, budget_bytes)
+        if decided is not None:
+            return decided
         limit = math.inf if self.evaluation_limit is None else self.evaluation_limit
         if count_plans(problem) <= min(COUNTABLE, limit):
             return Exhaustive().plan(problem, budget_bytes, rng=rng, time_limit_s=time_limit_s)
@@ -122,11 +116,6 @@ def _outcome(search: Search, budget_bytes: int) -> Outcome:
     )
 
 
-def _swap_everything(problem: Problem) -> Plan:
-    """The plan that fits wherever one does (`memory_floor`)."""
-    return Plan(np.where(problem.saved, SWAP, 0))
-
-
 @dataclass(eq=False)
 class _Seeds:
     """Plans of others to start from, and the best of them."""
@@ -144,7 +133,7 @@ class _Seeds:
 
     def try_all(self) -> None:
         """Try the cheapest first: for a large problem, time can be up before the last."""
-        self._take(_swap_everything(self.problem), 1)
+        self._take(Plan.swap_everything(self.problem), 1)
         for planner in (SLACKSWAP, SWAP_FIRST, RECOMPUTE_ONLY):
             if time.perf_counter() > self.ends_s:
                 return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slackswap.models.event_model import peak_bytes, simulate, simulate_many
-from slackswap.models.plan import RECOMPUTE, SWAP, DecisionArray, Plan
+from slackswap.models.plan import RECOMPUTE, DecisionArray, Plan
 from slackswap.models.problem import NO_BLOCK, IntArray, Problem
 from slackswap.planners.memory_floor import PLANS, Space, memory_floor
 
@@ -45,7 +45,7 @@ def _find(problem: Problem, space: Space, policy: str) -> SmallestKnown:
     everything = SmallestKnown(peak_bytes(problem), KEEPING)
     if space.swaps:
         floor_bytes = memory_floor(problem, PLANS).n_bytes
-        plan = Plan(np.where(problem.saved, SWAP, 0))
+        plan = Plan.swap_everything(problem)
         fits = floor_bytes < everything.n_bytes and simulate(problem, plan, floor_bytes, policy=policy).fits
         return SmallestKnown(floor_bytes, SWAPPING) if fits else everything
     if not space.recomputes:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
 from slackswap.models.problem import Problem
-from slackswap.planners.memory_floor import plan_floor_bytes
 
 # Problem and budget in bytes -> no plan has a shorter step, in seconds: infinite where none fits, None where nothing is proved.
 BoundFunction = Callable[[Problem, int], float | None]
@@ -46,8 +44,6 @@ def _bound_s(problem: Problem, effort: _Effort) -> float:
 
 
 def _compute_s(problem: Problem, effort: _Effort) -> float:
-    if effort.budget_bytes < plan_floor_bytes(problem):
-        return math.inf
     from slackswap.planners.lower_bound import lower_bound
 
     budget_bytes, whole, time_limit_s = effort

@@ -40,7 +40,7 @@ def seed_plans(
 ) -> Iterator[tuple[Plan, int]]:
     """Yield plans that only recompute, and how many were scored for each; `ends_s` is on `time.perf_counter`'s clock."""
     passes = TwoPasses(problem, RECOMPUTE_ONLY.rank)
-    search = RECOMPUTE_ONLY._search(passes, budget_bytes, ends_s)  # its `plan` would look for a smallest budget too
+    search = RECOMPUTE_ONLY.search(passes, budget_bytes, ends_s)  # its `plan` would look for a smallest budget too
     plan = search.best or search.closest
     if plan is not None:
         yield plan, search.evaluations

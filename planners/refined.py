@@ -138,7 +138,7 @@ class _Seeds:
             if time.perf_counter() > self.ends_s:
                 return
             passes = TwoPasses(self.problem, planner.rank)
-            found = planner._search(passes, self.budget_bytes, self.ends_s)
+            found = planner.search(passes, self.budget_bytes, self.ends_s)
             self._take(found.best, found.evaluations)
         if time.perf_counter() < self.ends_s:
             outcome = Checkpoint().plan(

@@ -54,7 +54,7 @@ class SlackSwap:
         del rng  # deterministic
         ends_s = math.inf if time_limit_s is None else time.perf_counter() + time_limit_s
         passes = TwoPasses(problem, self.rank)
-        search = self._search(passes, budget_bytes, ends_s)
+        search = self.search(passes, budget_bytes, ends_s)
         if search.best is not None:
             return Outcome(Status.FEASIBLE, search.best, claimed_step_s=search.best_s, evaluations=search.evaluations)
         if time.perf_counter() > ends_s:
@@ -68,7 +68,8 @@ class SlackSwap:
             smallest_feasible_bytes=smallest_bytes,
         )
 
-    def _search(self, passes: TwoPasses, budget_bytes: int, ends_s: float = math.inf) -> _Search:
+    def search(self, passes: TwoPasses, budget_bytes: int, ends_s: float = math.inf) -> _Search:
+        """Plan in at most six rounds, and no more: where none fits, `closest` came nearest."""
         search = _Search(passes, budget_bytes, ends_s)
         search.try_plan(Plan.keep_everything(passes.problem))
         if search.best is not None:
@@ -87,7 +88,7 @@ class SlackSwap:
         evaluations = 0
         while high - low > max(1, high // 1000) and time.perf_counter() < ends_s:
             middle = (low + high) // 2
-            search = self._search(passes, middle, ends_s)
+            search = self.search(passes, middle, ends_s)
             evaluations += search.evaluations
             if search.best is None:
                 low = middle

@@ -151,7 +151,7 @@ def test_budgets_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, budget_bytes, guard, decisions, never_swap, swaps=swaps)
 
     monkeypatch.setattr(TwoPasses, "run", record)
-    search = SLACKSWAP._search(TwoPasses(two_layers(), "cost"), 20 * MB)
+    search = SLACKSWAP.search(TwoPasses(two_layers(), "cost"), 20 * MB)
     shrunk = [int(20 * MB * (1 - share)) for share in (0, 0.01, 0.02, 0.04, 0.08)]
     assert asked == [(20 * MB, False), *((n_bytes, True) for n_bytes in shrunk)]
     assert search.best is None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slackswap.models.problem import Operator, Rebuild, Tensor
+from slackswap.models.problem import Operator, Tensor
 from slackswap.models.traces.execution_trace import ACCUMULATE_GRAD, Iteration, Node
 from slackswap.models.traces.operator_kind import is_collective, is_random, operator_kind, shown_name
 from slackswap.models.traces.operator_times import OperatorTimes
 from slackswap.models.traces.rebuild_recipes import RecipeBook, is_saved
 from slackswap.models.traces.storage_lifetimes import Lifetime
+from slackswap.models.traces.storage_records import tensor_records, workspaces_of
 
 CPU = "cpu"
 # An annotation that numbers a repeated part of a model: `block.3`, `transformer.h.3`, `layers.11`.
@@ -70,7 +71,7 @@ def build_records(
     device : the storages that count are on this one
     """
     storages = _classify(iteration, lifetimes, device)
-    workspaces = _workspaces(storages.temporaries, len(iteration.operators))
+    workspaces = workspaces_of(storages.temporaries, len(iteration.operators))
     names = _operator_names(iteration)
     operators = tuple(
         Operator(
@@ -84,7 +85,15 @@ def build_records(
         for i, root in enumerate(iteration.operators)
     )
     book = RecipeBook(storages.tensors + storages.temporaries, len(iteration.forward), workspaces)
-    tensors = _tensors(iteration, storages.tensors, names, times, book)
+    tensors = tensor_records(
+        storages.tensors,
+        names,
+        len(iteration.forward),
+        times.duration_s,
+        book,
+        blocks=_blocks(iteration, storages.tensors),
+        can_repeat=_repeatable(iteration, times).__contains__,
+    )
     heuristics = _heuristics(nodes, iteration, storages.tensors, tensors, times)
     return TracedProblem(operators, tensors, heuristics, _left_out(iteration, storages))
 
@@ -112,22 +121,6 @@ def _classify(iteration: Iteration, lifetimes: Sequence[Lifetime], device: str) 
     return _Storages(tuple(tensors), tuple(temporaries), tuple(gradients), tuple(resident), elsewhere_bytes)
 
 
-def _workspaces(temporaries: Sequence[Lifetime], n_operators: int) -> list[int]:
-    """Peak bytes of the storages that die inside each operator; each lives to the end of the last call that uses it."""
-    changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for lifetime in temporaries:
-        if lifetime.operator is not None:
-            changes[lifetime.operator].append((lifetime.creator, lifetime.bytes))
-            changes[lifetime.operator].append((max(lifetime.last_call_end, lifetime.creator) + 1, -lifetime.bytes))
-    peaks = [0] * n_operators
-    for operator, events in changes.items():
-        used_bytes = 0
-        for _, change_bytes in sorted(events):
-            used_bytes += change_bytes
-            peaks[operator] = max(peaks[operator], used_bytes)
-    return peaks
-
-
 def _operator_names(iteration: Iteration) -> list[str]:
     """Name each operator by the numbered part of the model that it lies in, its call and its index."""
     names = []
@@ -139,39 +132,6 @@ def _operator_names(iteration: Iteration) -> list[str]:
 
 def _numbered_region(annotations: Sequence[str]) -> str:
     return next((annotation for annotation in annotations if _NUMBERED.search(annotation)), "")
-
-
-def _tensors(
-    iteration: Iteration, lifetimes: Sequence[Lifetime], names: Sequence[str], times: OperatorTimes, book: RecipeBook
-) -> tuple[Tensor, ...]:
-    index_of = {id(lifetime): t for t, lifetime in enumerate(lifetimes)}
-    blocks = _blocks(iteration, lifetimes)
-    repeatable = _repeatable(iteration, times)
-    n_written: Counter[int] = Counter()
-    tensors = []
-    for t, lifetime in enumerate(lifetimes):
-        producer = lifetime.operator or 0
-        nth = n_written[producer]
-        n_written[producer] += 1
-        recipe = book.recipe(lifetime, repeatable.__contains__) if producer < len(iteration.forward) else None
-        rebuild = None
-        if recipe is not None:
-            rebuild = Rebuild(
-                duration_s=sum(times.duration_s[operator] for operator in recipe.operators),
-                inputs=tuple(index_of[id(source)] for source in recipe.inputs),
-                workspace_bytes=recipe.workspace_bytes,
-            )
-        tensors.append(
-            Tensor(
-                name=names[producer] + (f":{nth}" if nth else ""),
-                bytes=lifetime.bytes,
-                producer=producer,
-                readers=lifetime.later_users,
-                block=blocks[t],
-                rebuild=rebuild,
-            )
-        )
-    return tuple(tensors)
 
 
 def _repeatable(iteration: Iteration, times: OperatorTimes) -> frozenset[int]:

@@ -131,7 +131,7 @@ def test_limit_counts_unpacked_bytes(file: Path) -> None:
         assert read_input_bytes(file, limit_bytes=150) == CONTENT
     assert refusal(file, 149) == "unpacks to more than the limit of 149 bytes"
     file.write_bytes(CONTENT)
-    assert refusal(file, 149) == "has 150 bytes, more than the limit of 149"
+    assert refusal(file, 149) == "has more bytes than the limit of 149"
 
 
 def test_limit_counts_all_members_together(file: Path) -> None:

@@ -1,0 +1,166 @@
+"""A trace file as a user names it: plain or gzip, alone or in a tar archive, read whole or as a stream of chunks."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from slackswap.hardware.input_error import InputError
+from slackswap.models.input_file import (
+    DEFAULT_LIMIT_BYTES,
+    GZIP_MAGIC,
+    gunzip_bytes,
+    read_input_bytes,
+    read_input_chunks,
+    read_input_start,
+)
+
+_TAR_MAGIC = b"ustar"
+_TAR_MAGIC_OFFSET = 257
+_START_BYTES = 4096
+_MAX_MEMBERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """One file, or one file of a tar archive.
+
+    Attributes
+    ----------
+    path : the file on disk
+    member : name of the file inside the archive; empty where the path is the file itself
+    """
+
+    path: Path
+    member: str = ""
+
+    @property
+    def source(self) -> str:
+        """What error messages call it."""
+        return f"{self.path}:{self.member}" if self.member else str(self.path)
+
+    @property
+    def name(self) -> str:
+        """File name, as metadata record it."""
+        return Path(self.member).name if self.member else self.path.name
+
+    def start(self) -> bytes:
+        """Return up to the first 4,096 bytes of the unpacked content, to tell what kind of file it is."""
+        return next(self.chunks(), b"")[:_START_BYTES] if self.member else read_input_start(self.path, _START_BYTES)
+
+    def read(self, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+        """Return the whole unpacked content.
+
+        Raises
+        ------
+        InputError
+            See `read_input_bytes`; a member that is torn or missing as well.
+        """
+        if not self.member:
+            return read_input_bytes(self.path, limit_bytes=limit_bytes)
+        return b"".join(self.chunks())
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the unpacked content in pieces of about a megabyte; a file is never in memory as a whole.
+
+        Raises
+        ------
+        InputError
+            As `read` does, when the damaged place is reached.
+        """
+        if not self.member:
+            yield from read_input_chunks(self.path)
+            return
+        with _opened(self.path) as archive:
+            stream = archive.extractfile(self.member)
+            if stream is None:
+                raise InputError("is no regular file", source=self.source)
+            yield from _member_chunks(stream, self.source)
+
+
+def open_trace_files(path: Path | str) -> list[TraceFile]:
+    """Return the file itself, or every regular file of a tar archive (gzip or not), in the archive's order.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is a torn archive or one without files.
+    """
+    path = Path(path)
+    start = read_input_start(path, _START_BYTES)
+    if start[_TAR_MAGIC_OFFSET : _TAR_MAGIC_OFFSET + len(_TAR_MAGIC)] != _TAR_MAGIC:
+        return [TraceFile(path)]
+    with _opened(path) as archive:
+        members = []
+        for member in archive:
+            if member.isfile() and member.size and not Path(member.name).name.startswith("."):
+                members.append(TraceFile(path, member.name))
+            if len(members) > _MAX_MEMBERS:
+                raise InputError(f"is an archive of more than {_MAX_MEMBERS} files: unpack it", source=str(path))
+    if not members:
+        raise InputError("is an archive without files", source=str(path))
+    return members
+
+
+def as_trace_file(file: TraceFile | Path | str) -> TraceFile:
+    """Return the trace file that a path names; importers take either."""
+    return file if isinstance(file, TraceFile) else TraceFile(Path(file))
+
+
+class _opened:  # noqa: N801 - reads as the function that it replaces
+    """A tar archive, read as a stream: nothing is extracted to disk, and only what is asked for is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> tarfile.TarFile:
+        stream = _ChunkStream(read_input_chunks(self._path))
+        try:
+            # Streams cannot seek: members are found by reading on.
+            self._archive = tarfile.open(fileobj=io.BufferedReader(stream), mode="r|")
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise self._torn(error) from None
+        return self._archive
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._archive.close()
+        if isinstance(error, KeyError | tarfile.TarError | EOFError | OSError | ValueError) and not isinstance(
+            error, InputError
+        ):
+            raise self._torn(error) from None
+
+    def _torn(self, error: BaseException) -> InputError:
+        return InputError(f"is a torn or corrupt tar archive: {error}", source=str(self._path))
+
+
+class _ChunkStream(io.RawIOBase):
+    """Chunks as a readable stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # typeshed's Buffer is Python 3.12's
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        n = min(len(buffer), len(self._rest))
+        buffer[:n] = self._rest[:n]
+        self._rest = self._rest[n:]
+        return n
+
+
+def _member_chunks(stream: IO[bytes], source: str) -> Iterator[bytes]:
+    first = stream.read(1 << 20)
+    if first.startswith(GZIP_MAGIC):  # a gzip file inside of an archive
+        yield gunzip_bytes(first + stream.read(), source)
+        return
+    while first:
+        yield first
+        first = stream.read(1 << 20)

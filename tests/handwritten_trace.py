@@ -13,6 +13,7 @@ from instances import PLAIN_LINK
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
+from slackswap.models.traces import import_traces
 from slackswap.models.traces.execution_trace import ExecutionTrace, Node, cut_iteration
 from slackswap.models.traces.pytorch import import_pytorch
 from slackswap.models.traces.storage_lifetimes import find_lifetimes
@@ -264,6 +265,6 @@ def leaves_only(trace: ExecutionTrace) -> ExecutionTrace:
 
 def refusal(paths: list[Path]) -> str:
     with pytest.raises(InputError) as caught:
-        import_pytorch(paths, link=PLAIN_LINK)
+        import_traces(paths, link=PLAIN_LINK)
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)

@@ -7,26 +7,16 @@ are matched by name. Names alone would not do: a model of equal layers looks the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
+from slackswap.models.traces.call_tree import Call, nest_calls
 from slackswap.models.traces.execution_trace import STEP_MARKER, Node
-from slackswap.models.traces.kineto import CpuOperator, Thread
+from slackswap.models.traces.kineto_events import CpuOperator, Thread
 
-# Integer-microsecond traces round a child's end past its parent's.
-ROUNDING_US = 1.0
 # Pairs of equal names between two anchors; more of them stay unlinked, since comparing them takes minutes.
 _MAX_COMPARISONS = 25_000_000
 _Key = tuple[str, int]
-
-
-@dataclass(slots=True)
-class _Call:
-    """A Kineto event and the events nested in it."""
-
-    event: CpuOperator
-    children: list[_Call] = field(default_factory=list)
 
 
 def align_calls(nodes: Sequence[Node], operators: Sequence[CpuOperator], offset: int) -> dict[int, CpuOperator]:
@@ -44,7 +34,7 @@ def align_calls(nodes: Sequence[Node], operators: Sequence[CpuOperator], offset:
     threads: dict[Thread, list[CpuOperator]] = defaultdict(list)
     for operator in operators:
         threads[operator.thread].append(operator)
-    tops = {thread: _without_steps(_nest(events)) for thread, events in threads.items()}
+    tops = {thread: _without_steps(calls) for thread, calls in nest_calls(operators).items()}
     numbered = {thread: {(event.name, event.sequence) for event in events} for thread, events in threads.items()}
     linked: dict[int, CpuOperator] = {}
     for thread_node in [node for node in nodes if node.is_container]:
@@ -57,24 +47,7 @@ def align_calls(nodes: Sequence[Node], operators: Sequence[CpuOperator], offset:
     return linked
 
 
-def _nest(events: list[CpuOperator]) -> list[_Call]:
-    """Nest a thread's events by interval; ties by event number."""
-    top: list[_Call] = []
-    open_calls: list[_Call] = []
-    for event in sorted(events, key=lambda event: (event.start_us, -event.end_us, event.index)):
-        while open_calls and not _lies_in(event, open_calls[-1].event):
-            open_calls.pop()
-        call = _Call(event)
-        (open_calls[-1].children if open_calls else top).append(call)
-        open_calls.append(call)
-    return top
-
-
-def _lies_in(event: CpuOperator, outer: CpuOperator) -> bool:
-    return event.start_us < outer.end_us and event.end_us <= outer.end_us + ROUNDING_US
-
-
-def _without_steps(calls: list[_Call]) -> list[_Call]:
+def _without_steps(calls: list[Call]) -> list[Call]:
     """Replace step markers by what is inside: only one of the two files may have them."""
     return [inner for call in calls for inner in (call.children if call.event.name.startswith(STEP_MARKER) else [call])]
 
@@ -83,9 +56,9 @@ def _without_step_nodes(nodes: list[Node], children: Mapping[int, list[Node]]) -
     return [inner for node in nodes for inner in (children[node.id] if node.name.startswith(STEP_MARKER) else [node])]
 
 
-def _window(calls: list[_Call], wanted: set[_Key], margin: int) -> list[_Call]:
+def _window(calls: list[Call], wanted: set[_Key], margin: int) -> list[Call]:
     """Cut a thread's outermost calls down to the iteration that holds the wanted numbered calls, and a margin."""
-    hits = [i for i, call in enumerate(calls) if any((event.name, event.sequence) in wanted for event in _events(call))]
+    hits = [i for i, call in enumerate(calls) if any((event.name, event.sequence) in wanted for event in call.events())]
     if not hits:
         return []
     # Calls without a number before the first hit and after the last one belong to the iteration too, as many as fit.
@@ -93,17 +66,9 @@ def _window(calls: list[_Call], wanted: set[_Key], margin: int) -> list[_Call]:
     return calls[max(0, hits[0] - spare) : hits[-1] + spare + 1]
 
 
-def _events(call: _Call) -> Iterable[CpuOperator]:
-    stack = [call]
-    while stack:
-        top = stack.pop()
-        yield top.event
-        stack.extend(top.children)
-
-
 def _match(
     nodes: list[Node],
-    calls: list[_Call],
+    calls: list[Call],
     children: Mapping[int, list[Node]],
     offset: int,
     linked: dict[int, CpuOperator],
@@ -124,7 +89,7 @@ def _node_key(node: Node, children: Mapping[int, list[Node]], offset: int) -> _K
     return node.name, number
 
 
-def _call_key(call: _Call) -> _Key:
+def _call_key(call: Call) -> _Key:
     inside = (inner.event for inner in call.children[:1])
     return call.event.name, next((event.sequence for event in (call.event, *inside) if event.sequence >= 0), -1)
 

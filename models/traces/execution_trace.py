@@ -6,6 +6,7 @@ Schema 1.0.1 is flat (``parent``, ``inputs``, ``rf_id``); from 1.0.2 on ``ctrl_d
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ import msgspec
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import MAX_TOTAL_BYTES
-from slackswap.models.traces.trace_content import decode, decode_list
+from slackswap.models.traces.json_stream import ItemDecoder, stream_items
+from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
 EVALUATE_FUNCTION = "autograd::engine::evaluate_function: "
 ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
@@ -27,6 +29,8 @@ _CONTAINER = "[pytorch|"  # the process node and one node per thread
 _DATA_LOADING = "enumerate(DataLoader)"
 _NOT_MODEL_WORK = ("Optimizer.", _DATA_LOADING)
 _TENSOR_FIELDS = 6
+# Stands at the top of the file, before the nodes.
+_PROCESS = re.compile(rb'"pid"\s*:\s*(\d{1,18})')
 
 
 class _Attribute(msgspec.Struct):
@@ -56,10 +60,9 @@ class _RawNode(msgspec.Struct):
     op_schema: str | None = None
 
 
-class _File(msgspec.Struct):
-    schema: str
-    nodes: msgspec.Raw
-    pid: int | None = None
+def is_backward_name(name: str) -> bool:
+    """Whether only autograd's engine makes calls of this name."""
+    return name.startswith((EVALUATE_FUNCTION, "torch::autograd::"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,7 @@ class Node:
     @property
     def is_backward(self) -> bool:
         """Whether autograd's engine made the call (spec: names, forward thread, record scope)."""
-        names = (EVALUATE_FUNCTION, "torch::autograd::")
-        return self.name.startswith(names) or self.forward_thread > 0 or self.scope == SCOPE_BACKWARD_FUNCTION
+        return is_backward_name(self.name) or self.forward_thread > 0 or self.scope == SCOPE_BACKWARD_FUNCTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +150,39 @@ class Iteration:
         return self.forward + self.backward
 
 
-def read_execution_trace(content: bytes, source: str) -> ExecutionTrace:
-    """Decode an execution trace of either schema.
+def read_execution_trace(file: TraceFile | bytes, source: str = "") -> ExecutionTrace:
+    """Read an execution trace of either schema.
+
+    Parameters
+    ----------
+    file : the file, or its content, which messages then call `source`
 
     Raises
     ------
     InputError
-        A value has the wrong type or is out of range, or an id stands twice; the place is the JSON path.
+        The file is torn or not JSON, a value has the wrong type or is out of range, or an id stands twice; the place is the
+        JSON path.
     """
-    file = decode(content, _File, source)
-    raw_nodes = decode_list(bytes(file.nodes), _RawNode, source, "$.nodes")
+    trace = as_trace_file(file, source)
+    decoder = ItemDecoder(_RawNode, trace.source)
     nodes: dict[int, Node] = {}
-    for i, raw in enumerate(raw_nodes):
+    for item in stream_items(trace):
+        if item.key != "nodes":
+            continue
+        place = f"$.nodes[{item.index}]"
         try:
-            node = _normalise(raw)
+            node = _normalise(decoder.decode(item))
         except InputError as error:
-            raise InputError(error.rule, place=f"$.nodes[{i}].{error.place}", source=source) from None
+            if error.source:
+                raise
+            raise InputError(error.rule, place=f"{place}.{error.place}", source=trace.source) from None
         if node.id in nodes:
-            raise InputError(f"the id {node.id} stands twice", place=f"$.nodes[{i}].id", source=source)
+            raise InputError(f"the id {node.id} stands twice", place=f"{place}.id", source=trace.source)
         nodes[node.id] = node
-    return ExecutionTrace(tuple(nodes[node_id] for node_id in sorted(nodes)), file.pid)
+    process = _PROCESS.search(trace.start())
+    return ExecutionTrace(
+        tuple(nodes[node_id] for node_id in sorted(nodes)), int(process[1]) if process is not None else None
+    )
 
 
 def _normalise(raw: _RawNode) -> Node:
@@ -254,9 +269,7 @@ def cut_iteration(nodes: Sequence[Node], source: str) -> Iteration:
         There is no backward pass, no forward pass, or more than one backward pass in the step.
     """
     root_of = _outermost(nodes)
-    roots = [RootOperator(node, annotations) for node, annotations in root_of.values() if node is not None]
-    unique = {root.node.id: root for root in roots}
-    ordered = [unique[node_id] for node_id in sorted(unique)]
+    ordered = _roots(root_of)
     if not any(root.node.is_backward for root in ordered):
         raise InputError("has no backward pass: it is not a trace of training", source=source)
     step, in_step = _choose_step(nodes, ordered)
@@ -266,6 +279,16 @@ def cut_iteration(nodes: Sequence[Node], source: str) -> Iteration:
         node_id: index[root.id] for node_id, (root, _) in root_of.items() if root is not None and root.id in index
     }
     return Iteration(forward, backward, operator_of, step, dropped)
+
+
+def outermost_calls(nodes: Sequence[Node]) -> list[RootOperator]:
+    """Return the outermost calls of all threads, in order of id, with the annotations around each."""
+    return _roots(_outermost(nodes))
+
+
+def _roots(root_of: dict[int, tuple[Node | None, tuple[str, ...]]]) -> list[RootOperator]:
+    unique = {node.id: RootOperator(node, annotations) for node, annotations in root_of.values() if node is not None}
+    return [unique[node_id] for node_id in sorted(unique)]
 
 
 def _outermost(nodes: Sequence[Node]) -> dict[int, tuple[Node | None, tuple[str, ...]]]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.traces.execution_trace import Iteration, RootOperator
-from slackswap.models.traces.kineto import CpuOperator, KinetoTrace
+from slackswap.models.traces.derivation import Dropped
+from slackswap.models.traces.execution_trace import Iteration, Node, RootOperator, outermost_calls
+from slackswap.models.traces.kineto import KinetoTrace
+from slackswap.models.traces.kineto_events import CpuOperator
 from slackswap.models.traces.trace_link import TraceLink
 
+_HOST_COPIES = ("host to device", "device to host")
 # Below this share of linked operators the two files do not describe the same run.
 MIN_LINKED = 0.95
 
@@ -22,17 +26,26 @@ class OperatorTimes:
     ----------
     duration_s : by operator index
     collective : operators that communicated
-    heuristics, left_out : sentences for the problem's metadata
+    heuristics : sentences for the problem's metadata
+    dropped : device work that no operator's time holds
+    n_untimed : operators whose time is not recorded
     """
 
     duration_s: tuple[float, ...]
     collective: frozenset[int]
     heuristics: tuple[str, ...]
-    left_out: tuple[str, ...]
+    dropped: tuple[Dropped, ...] = ()
+    n_untimed: int = 0
 
 
 def measure(
-    iteration: Iteration, link: TraceLink, kineto: KinetoTrace, *, on_device: bool, source: str
+    iteration: Iteration,
+    link: TraceLink,
+    kineto: KinetoTrace,
+    *,
+    on_device: bool,
+    source: str,
+    host_copies: bool = True,
 ) -> OperatorTimes:
     """Time the operators of an iteration.
 
@@ -40,6 +53,8 @@ def measure(
     ----------
     on_device : bool
         True: an operator takes as long as the device work that it launched. False: as long as its CPU event.
+    host_copies : bool
+        Whether copies from and to the host count as their operator's time.
 
     Raises
     ------
@@ -55,13 +70,10 @@ def measure(
             " record both in one run",
             source=source,
         )
-    heuristics = [link.method]
-    if n_linked < len(operators):
-        heuristics.append(
-            f"{len(operators) - n_linked} operators have no event in the Kineto trace: they take no time."
-        )
-    timed = _on_device(events, kineto) if on_device else _on_cpu(operators, events)
-    return OperatorTimes(timed.duration_s, timed.collective, (*heuristics, *timed.heuristics), timed.left_out)
+    timed = _on_device(events, kineto, host_copies=host_copies) if on_device else _on_cpu(operators, events)
+    n_untimed = len(operators) - n_linked
+    untimed = (f"{n_untimed} operators have no event in the Kineto trace: they take no time.",) if n_untimed else ()
+    return replace(timed, heuristics=(*untimed, *timed.heuristics), n_untimed=n_untimed)
 
 
 def _on_cpu(operators: Sequence[RootOperator], events: Sequence[CpuOperator | None]) -> OperatorTimes:
@@ -70,50 +82,73 @@ def _on_cpu(operators: Sequence[RootOperator], events: Sequence[CpuOperator | No
         for root, event in zip(operators, events, strict=True)
     ]
     note = "CPU trace: an operator's time is the duration of its CPU event, profiler overhead included."
-    return OperatorTimes(tuple(durations), frozenset(), (note,), ())
+    return OperatorTimes(tuple(durations), frozenset(), (note,))
 
 
-def _on_device(events: Sequence[CpuOperator | None], kineto: KinetoTrace) -> OperatorTimes:
+def _on_device(events: Sequence[CpuOperator | None], kineto: KinetoTrace, *, host_copies: bool) -> OperatorTimes:
+    counted = {"compute", "device copy", *(_HOST_COPIES if host_copies else ())}
     durations: list[float] = []
     collective: set[int] = set()
-    host_copy_us, collective_us, n_copying = 0.0, 0.0, 0
+    copies_us, collectives_us = [], []
+    n_copying = 0
     for i, event in enumerate(events):
         work = kineto.launched_within(event) if event else ()
-        durations.append(sum(item.duration_us for item in work if item.kind != "collective") * 1e-6)
+        durations.append(sum(item.duration_us for item in work if item.kind in counted) * 1e-6)
         communicated_us = [item.duration_us for item in work if item.kind == "collective"]
-        collective_us += sum(communicated_us)
+        collectives_us += communicated_us
         if communicated_us:
             collective.add(i)
-        copies_us = [item.duration_us for item in work if item.kind in ("host to device", "device to host")]
-        host_copy_us += sum(copies_us)
-        n_copying += bool(copies_us)
+        copied_us = [item.duration_us for item in work if item.kind in _HOST_COPIES]
+        copies_us += copied_us
+        n_copying += bool(copied_us)
     heuristics = [
         "An operator's time is the sum of the kernels, memsets and copies that it launched; device gaps do not count."
     ]
-    if n_copying:
+    if n_copying and host_copies:
         heuristics.append(
-            f"Host copies of {n_copying} operators ({host_copy_us / 1e3:.3f} ms) count as their time, and as the"
+            f"Host copies of {n_copying} operators ({sum(copies_us) / 1e3:.3f} ms) count as their time, and as the"
             " rebuild of what they copied."
         )
-    left_out = _left_out(events, kineto, collective_us)
-    return OperatorTimes(tuple(durations), frozenset(collective), tuple(heuristics), left_out)
-
-
-def _left_out(events: Sequence[CpuOperator | None], kineto: KinetoTrace, collective_us: float) -> tuple[str, ...]:
-    """Say what device time of the iteration no operator has."""
-    linked = [event for event in events if event is not None]
-    start_us, end_us = min(event.start_us for event in linked), max(event.end_us for event in linked)
-    inside_us = sum(
-        item.duration_us for work in kineto.work.values() for item in work if start_us <= item.launched_us <= end_us
-    )
-    counted_us = sum(item.duration_us for event in linked for item in kineto.launched_within(event))
-    sentences = []
-    if collective_us:
-        sentences.append(f"Collectives (NCCL/RCCL): {collective_us / 1e3:.3f} ms on their own stream.")
-    if inside_us - counted_us > 1:
-        sentences.append(
-            f"Device work launched during the iteration by no operator of it: {(inside_us - counted_us) / 1e3:.3f} ms."
+    dropped = []
+    if collectives_us:
+        dropped.append(
+            Dropped("communication (NCCL, RCCL) on its own stream", len(collectives_us), sum(collectives_us) * 1e-6)
         )
-    if kineto.orphan_s:
-        sentences.append(f"Device work whose launch is not in the file: {kineto.orphan_s * 1e3:.3f} ms.")
-    return tuple(sentences)
+    if copies_us and not host_copies:
+        dropped.append(Dropped("copies between host and device", len(copies_us), sum(copies_us) * 1e-6))
+    return OperatorTimes(tuple(durations), frozenset(collective), tuple(heuristics), (*dropped, *_orphans(kineto)))
+
+
+def _orphans(kineto: KinetoTrace) -> tuple[Dropped, ...]:
+    if not kineto.orphans.count:
+        return ()
+    what = "device work that ran meanwhile, launched outside of the step or before the recording"
+    return (Dropped(what, kineto.orphans.count, kineto.orphans.seconds),)
+
+
+def dropped_calls(
+    nodes: Sequence[Node], iteration: Iteration, event_of: Mapping[int, CpuOperator], kineto: KinetoTrace
+) -> tuple[Dropped, ...]:
+    """Return the outermost calls of the step that belong to neither pass, by what they are, with their device work."""
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for root in outermost_calls(nodes):
+        if root.node.id in iteration.operator_of:
+            continue
+        what = _what_is_aside(root)
+        counts[what] += 1
+        event = event_of.get(root.node.id)
+        if event is not None:
+            seconds[what] += sum(work.duration_us for work in kineto.launched_within(event)) * 1e-6
+    return tuple(Dropped(what, counts[what], seconds[what]) for what in counts)
+
+
+def _what_is_aside(root: RootOperator) -> str:
+    names = (*root.annotations, root.node.name)
+    if any(name.startswith("Optimizer.zero_grad") for name in names):
+        return "zeroing of gradients"
+    if any(name.startswith("Optimizer.") for name in names):
+        return "optimizer"
+    if any("DataLoader" in name for name in names):
+        return "data loading"
+    return "calls before, beside and after the two passes"

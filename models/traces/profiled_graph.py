@@ -18,7 +18,7 @@ from slackswap.hardware.link import Link
 from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import MAX_TOTAL_BYTES, Operator, Problem, Rebuild, Tensor
 from slackswap.models.traces.operator_kind import operator_kind
-from slackswap.models.traces.trace_content import decode
+from slackswap.models.traces.json_stream import decode_whole
 
 _COSTS_PER_S = 100_000  # `cost_10us`
 _MIB = 1 << 20
@@ -87,7 +87,7 @@ def import_profiled_graph(path: Path | str, *, link: Link, workspaces: bool = Fa
         The file cannot be read, is no such graph, or breaks a rule: with the file and the JSON path.
     """
     source = str(path)
-    graph = decode(read_input_bytes(path).removeprefix(_BYTE_ORDER_MARK), _File, source)
+    graph = decode_whole(read_input_bytes(path).removeprefix(_BYTE_ORDER_MARK), _File, source)
     try:
         _check(graph)
         operators = [_operator(node, i, graph.loss, workspaces=workspaces) for i, node in enumerate(graph.nodes)]

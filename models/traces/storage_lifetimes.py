@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slackswap.models.traces.execution_trace import Iteration, Node
+from slackswap.models.traces.execution_trace import Iteration, Node, TensorUse
 
+# PyTorch's own calls read what they were given or made, as a user's function need not.
+_KERNELS = "aten::"
+_NUMBER_BYTES = 16  # the largest number: complex, of two doubles
 # Read or change what describes a tensor, never its elements.
 _METADATA_CALLS = frozenset(
     f"aten::{name}"
@@ -63,8 +66,9 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
     nodes : all calls of the trace, in order of id
     iteration : the operators that births and uses are attributed to
     """
-    thread_of = {node.id: node.thread for node in nodes}
+    by_id = {node.id: node for node in nodes}
     last_inside = _last_inside(nodes)
+    numbers_in: dict[int, frozenset[int]] = {}
     current: dict[int, Lifetime] = {}
     lifetimes: list[Lifetime] = []
 
@@ -78,13 +82,27 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
         if lifetime is None or not lifetime.creator:
             return False
         inside = lifetime.creator < node.id <= last_inside[lifetime.creator]
-        return inside and thread_of[lifetime.creator] == node.thread
+        return inside and by_id[lifetime.creator].thread == node.thread
+
+    def is_number(use: TensorUse, around: Node | None) -> bool:
+        # `x * 2` wraps 2 into a tensor that no call made: its storage id is new, or that of one that is long gone.
+        if around is None or not around.name.startswith(_KERNELS) or use.bytes > _NUMBER_BYTES:
+            return False
+        if any(given.storage == use.storage for given in around.inputs):
+            return use.storage in numbers_in.get(around.id, ())
+        lifetime = current.get(use.storage)
+        return lifetime is None or not around.id <= lifetime.creator <= last_inside[around.id]
 
     for node in nodes:
         operator = iteration.operator_of.get(node.id)
         entered = {use.storage for use in node.inputs}
+        numbers = frozenset(use.storage for use in node.inputs if is_number(use, by_id.get(node.parent)))
+        if numbers:
+            numbers_in[node.id] = numbers
         reads, writes = reads_inputs(node), changes_inputs(node)
         for use in node.inputs:
+            if use.storage in numbers:
+                continue
             lifetime = current.get(use.storage) or started(use.storage, 0, None, use.device)
             lifetime.bytes = max(lifetime.bytes, use.bytes)
             if operator is not None and reads:
@@ -93,6 +111,8 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
             elif operator is not None and node.name == "aten::detach":
                 _note(lifetime.detachers, operator)
         for use in node.outputs:
+            if use.storage in numbers:
+                continue
             if use.storage not in entered and not created_around(node, current.get(use.storage)):
                 started(use.storage, node.id, operator, use.device)
             lifetime = current[use.storage]

@@ -1,176 +1,145 @@
-"""Trace files as bytes: unpacks them, says what they are, and decodes their JSON or refuses it in one line."""
+"""Tells trace files apart by their content, whatever they are called."""
 
 from __future__ import annotations
 
-import io
+import itertools
 import re
-import tarfile
-from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-import msgspec
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.input_file import DEFAULT_LIMIT_BYTES, read_input_bytes
+from slackswap.models.traces.json_stream import StreamedItem, stream_items
+from slackswap.models.traces.trace_file import TraceFile
 
-Item = TypeVar("Item")
-TraceKind = Literal["execution trace", "Kineto trace"]
-
-_TAR_MAGIC = b"ustar"
-_TAR_MAGIC_OFFSET = 257
-_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+TraceKind = Literal[
+    "Kineto trace",
+    "execution trace",
+    "Chakra trace",
+    "DTR log",
+    "PipeDream graph",
+    "profiled graph",
+    "G10 kernel list",
+    "memory snapshot",
+    "memory timeline",
+]
+RECORD_BOTH = "give a PyTorch execution trace and the Kineto trace recorded with it, joined by '+'"
 _SQLITE_MAGIC = b"SQLite format 3\0"
-_RECORD_BOTH = "give a PyTorch execution trace and the Kineto trace recorded with it"
-# Python's json accepts Infinity and NaN; C++ writers print `inf` and `nan` (pytorch/kineto issue 105).
-_BARE_NUMBER = re.compile(r"(?<=[:\[,\s])-?(?:inf|nan|Infinity|NaN)(?=[,\]}\s])")
-_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_CONTROL = re.compile(r"[\x00-\x1f]")
-_OFFSET = re.compile(r" \(byte (\d+)\)$")
-_VALIDATION = re.compile(r"^(?P<rule>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_KNOWN_KEYS: dict[str, TraceKind] = {"traceEvents": "Kineto trace", "nodes": "execution trace"}
+# How many items of unknown arrays are looked at before the content counts as unknown.
+_MAX_ITEMS = 100_000
 
 
-class _Head(msgspec.Struct):
-    """The top level of a trace file; values stay undecoded."""
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """A kind of file that its first kilobytes give away."""
 
-    schema: msgspec.Raw = msgspec.Raw(b"")
-    nodes: msgspec.Raw = msgspec.Raw(b"")
-    traceEvents: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815 - the trace format's name
-
-
-def read_trace(path: Path | str) -> bytes:
-    """Return the JSON text of a trace file: plain, gzip, or the one JSON file of a tar archive.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or is of a kind that holds too little for a problem; the message says what it lacks.
-    """
-    source = str(path)
-    content = read_input_bytes(path)
-    if _is_tar(content):
-        content = _only_json_member(content, source)
-    if content.startswith(_SQLITE_MAGIC):
-        raise InputError(
-            f"is an SQLite file (Nsight Systems?): it holds no tensor sizes, so it is not supported; {_RECORD_BOTH}",
-            source=source,
-        )
-    if _PICKLE.match(content):
-        raise InputError(
-            "is a pickle (a CUDA memory snapshot?): pickles are never unpacked, and it holds no operator times;"
-            f" {_RECORD_BOTH}",
-            source=source,
-        )
-    if content.lstrip()[:1] not in (b"{", b"["):
-        what = "is binary, not JSON (a Chakra protobuf trace?)" if _BINARY.search(content[:512]) else "is not JSON"
-        raise InputError(f"{what}: it is not supported; {_RECORD_BOTH}", source=source)
-    return content
+    kind: TraceKind
+    looks_alike: Callable[[bytes], bool]
 
 
-def recognise(content: bytes, source: str) -> TraceKind:
-    """Say by its content which half of a pair a JSON file is.
+def recognise(file: TraceFile, *, instead: str = RECORD_BOTH) -> TraceKind:
+    """Say by its content what kind of trace a file is.
+
+    Parameters
+    ----------
+    instead : what to do where it is of no kind that is known, for the message
 
     Raises
     ------
     InputError
-        It is neither, or not valid JSON.
+        It is of no kind that can be used, or it cannot be read; the message says what it is, if that is known.
     """
-    if content.lstrip()[:1] == b"[":
-        first = decode_list(content, msgspec.Raw, source, "$")[:1]
-        if first and b'"ph"' in bytes(first[0]):
-            return "Kineto trace"
+    start = file.start()
+    for signature in _signatures():
+        if signature.looks_alike(start):
+            return signature.kind
+    _refuse_known_to_be_useless(start, file.source, instead)
+    if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        return _recognise_json(file, start, instead)
+    if not start:
+        file.read()  # says what is wrong with it
+    what = (
+        "is binary, and no kind of trace that is known" if _is_binary(start) else "is text, and no trace that is known"
+    )
+    raise InputError(f"{what}; {instead}", source=file.source)
+
+
+def _signatures() -> tuple[_Signature, ...]:
+    # The importers are loaded when a file is to be read, not with the package.
+    from slackswap.models.traces import (
+        chakra_protobuf,
+        dtr_log,
+        g10_kernels,
+        memory_snapshot,
+        memory_timeline,
+        pipedream,
+        profiled_graph,
+    )
+
+    return (
+        _Signature("memory snapshot", memory_snapshot.looks_like_memory_snapshot),
+        _Signature("memory timeline", memory_timeline.looks_like_memory_timeline),
+        _Signature("PipeDream graph", pipedream.looks_like_pipedream),
+        _Signature("profiled graph", profiled_graph.looks_like_profiled_graph),
+        _Signature("G10 kernel list", g10_kernels.looks_like_g10),
+        _Signature("DTR log", dtr_log.looks_like_dtr),
+        _Signature("Chakra trace", chakra_protobuf.looks_like_chakra),
+    )
+
+
+def _refuse_known_to_be_useless(start: bytes, source: str, instead: str) -> None:
+    from slackswap.models.traces.g10_kernels import looks_like_g10_times
+
+    if start.startswith(_SQLITE_MAGIC):
         raise InputError(
-            f"is a JSON array, but not of trace events (a memory timeline?): it holds no operators; {_RECORD_BOTH}",
+            "is an SQLite file, as Nsight Systems exports it: it holds times, but no tensor sizes unless emit_nvtx put them"
+            f" into its text, so it is not supported; {instead}",
             source=source,
         )
-    head = decode(content, _Head, source)
-    if bytes(head.traceEvents):
+    if _PICKLE.match(start):
+        raise InputError(
+            "is a pickle, and none of a CUDA memory snapshot: others are never unpacked, since unpacking runs code;"
+            f" {instead}",
+            source=source,
+        )
+    if looks_like_g10_times(start):
+        raise InputError(
+            "holds kernel times of G10 alone, without tensors: give its statistics/kernels.config", source=source
+        )
+
+
+def _recognise_json(file: TraceFile, start: bytes, instead: str) -> TraceKind:
+    for item in itertools.islice(stream_items(file), _MAX_ITEMS):
+        if item.key in _KNOWN_KEYS:
+            return _KNOWN_KEYS[item.key] if item.key == "traceEvents" else _execution_trace(item, start, file.source)
+        if not item.key:
+            return _listed(item, file.source, instead)
+    if b'"traceEvents"' in start:
         return "Kineto trace"
-    if bytes(head.nodes) and bytes(head.schema):
+    raise InputError(
+        f"is JSON, but neither a Kineto trace ('traceEvents') nor an execution trace ('nodes' and 'schema'); {instead}",
+        source=file.source,
+    )
+
+
+def _execution_trace(item: StreamedItem, start: bytes, source: str) -> TraceKind:
+    if b'"schema"' in start or b'"inputs"' in item.text:
         return "execution trace"
     raise InputError(
-        "is JSON, but neither a Kineto trace ('traceEvents') nor an execution trace ('nodes' and 'schema');"
-        f" {_RECORD_BOTH}",
+        "holds nodes without a schema and without tensors (the JSON that Chakra feeds to simulators?): give the trace that it"
+        " was made from",
         source=source,
     )
 
 
-def decode(content: bytes, kind: type[Item], source: str, place: str = "$") -> Item:
-    """Decode JSON into `kind`, repairing what real profilers write wrong: bare ``inf``, control characters, bad UTF-8.
-
-    Raises
-    ------
-    InputError
-        The text is torn or not JSON (with the offset), or a value has another type (with its JSON path).
-    """
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except msgspec.ValidationError as error:
-        raise _wrong_type(error, source, place) from None
-    except msgspec.DecodeError:
-        repaired = _repair(content)
-    except RecursionError:
-        raise InputError("is nested too deeply", place=place, source=source) from None
-    try:
-        return msgspec.json.decode(repaired, type=kind)
-    except msgspec.ValidationError as error:
-        raise _wrong_type(error, source, place) from None
-    except msgspec.DecodeError as error:
-        raise _malformed(error, len(content), source) from None
-    except RecursionError:
-        raise InputError("is nested too deeply", place=place, source=source) from None
+def _listed(item: StreamedItem, source: str, instead: str) -> TraceKind:
+    """Tell a bare list of events from other lists by its first item."""
+    if item.text.startswith(b"{") and b'"ph"' in item.text:
+        return "Kineto trace"
+    raise InputError(f"is a JSON array, but not of trace events; {instead}", source=source)
 
 
-def decode_list(content: bytes, item: type[Item], source: str, place: str) -> list[Item]:
-    """Decode a JSON array; an item of the wrong type is named by its index."""
-    array: Any = list[item]  # type: ignore[valid-type]  # the item's type is a run-time value here
-    try:
-        decoded: list[Item] = msgspec.json.decode(content, type=array)
-    except (msgspec.DecodeError, RecursionError):
-        pass
-    else:
-        return decoded
-    raw: list[msgspec.Raw] = decode(content, list[msgspec.Raw], source, place)
-    return [decode(bytes(value), item, source, f"{place}[{i}]") for i, value in enumerate(raw)]
-
-
-def _is_tar(content: bytes) -> bool:
-    return content[_TAR_MAGIC_OFFSET : _TAR_MAGIC_OFFSET + len(_TAR_MAGIC)] == _TAR_MAGIC
-
-
-def _only_json_member(content: bytes, source: str) -> bytes:
-    """Read the one JSON file of a tar archive in memory; nothing is extracted to disk."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            files = [member for member in archive.getmembers() if member.isfile()]
-            chosen = [member for member in files if member.name.endswith(".json")] or files
-            if len(chosen) != 1:
-                raise InputError(f"is an archive of {len(chosen)} traces: unpack it and give one file", source=source)
-            stream = archive.extractfile(chosen[0])
-            return stream.read(DEFAULT_LIMIT_BYTES) if stream else b""
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"is a torn or corrupt tar archive: {error}", source=source) from None
-
-
-def _repair(content: bytes) -> bytes:
-    text = content.decode("utf-8-sig", errors="replace")
-    return _BARE_NUMBER.sub("null", _CONTROL.sub(" ", text)).encode()
-
-
-def _malformed(error: msgspec.DecodeError, size_bytes: int, source: str) -> InputError:
-    message = str(error)
-    if "truncated" in message:
-        return InputError(
-            f"is truncated JSON: it ends at offset {size_bytes} before the document does; copy or record it again",
-            source=source,
-        )
-    at = _OFFSET.search(message)
-    what = _OFFSET.sub("", message).removeprefix("JSON is malformed: ")
-    return InputError(f"is not valid JSON: {what}{f' near offset {at[1]}' if at else ''}", source=source)
-
-
-def _wrong_type(error: msgspec.ValidationError, source: str, place: str) -> InputError:
-    parts = _VALIDATION.match(str(error))
-    path, rule = (parts["path"] or "", parts["rule"]) if parts else ("", str(error))
-    return InputError(rule[:1].lower() + rule[1:], place=place + path, source=source)
+def _is_binary(start: bytes) -> bool:
+    return any(byte < ord(" ") and byte not in b"\t\n\r\f" for byte in start[:512])

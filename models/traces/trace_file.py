@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +22,8 @@ from slackswap.models.input_file import (
 _TAR_MAGIC = b"ustar"
 _TAR_MAGIC_OFFSET = 257
 _START_BYTES = 4096
+_PIECE_BYTES = 1 << 20
+_SUFFIXES = frozenset({".gz", ".tar", ".tgz", ".json", ".et", ".trace", ".pt", ".log", ".config"})
 _MAX_MEMBERS = 10_000
 
 
@@ -33,10 +35,12 @@ class TraceFile:
     ----------
     path : the file on disk
     member : name of the file inside the archive; empty where the path is the file itself
+    content : the unpacked content where it is in memory already, of a recording that was never written
     """
 
     path: Path
     member: str = ""
+    content: bytes | None = field(default=None, repr=False)
 
     @property
     def source(self) -> str:
@@ -50,7 +54,9 @@ class TraceFile:
 
     def start(self) -> bytes:
         """Return up to the first 4,096 bytes of the unpacked content, to tell what kind of file it is."""
-        return next(self.chunks(), b"")[:_START_BYTES] if self.member else read_input_start(self.path, _START_BYTES)
+        if self.member or self.content is not None:
+            return next(self.chunks(), b"")[:_START_BYTES]
+        return read_input_start(self.path, _START_BYTES)
 
     def read(self, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
         """Return the whole unpacked content.
@@ -60,9 +66,9 @@ class TraceFile:
         InputError
             See `read_input_bytes`; a member that is torn or missing as well.
         """
-        if not self.member:
-            return read_input_bytes(self.path, limit_bytes=limit_bytes)
-        return b"".join(self.chunks())
+        if self.member or self.content is not None:
+            return b"".join(self.chunks())
+        return read_input_bytes(self.path, limit_bytes=limit_bytes)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the unpacked content in pieces of about a megabyte; a file is never in memory as a whole.
@@ -72,13 +78,17 @@ class TraceFile:
         InputError
             As `read` does, when the damaged place is reached.
         """
+        if self.content is not None:
+            yield from (self.content[at : at + _PIECE_BYTES] for at in range(0, len(self.content), _PIECE_BYTES))
+            return
         if not self.member:
             yield from read_input_chunks(self.path)
             return
         with _opened(self.path) as archive:
-            stream = archive.extractfile(self.member)
+            # A stream is read in one direction: the member is found on the way.
+            stream = next((archive.extractfile(item) for item in archive if item.name == self.member), None)
             if stream is None:
-                raise InputError("is no regular file", source=self.source)
+                raise InputError("is no regular file of the archive", source=self.source)
             yield from _member_chunks(stream, self.source)
 
 
@@ -106,9 +116,19 @@ def open_trace_files(path: Path | str) -> list[TraceFile]:
     return members
 
 
-def as_trace_file(file: TraceFile | Path | str) -> TraceFile:
-    """Return the trace file that a path names; importers take either."""
-    return file if isinstance(file, TraceFile) else TraceFile(Path(file))
+def as_trace_file(file: TraceFile | Path | str | bytes, source: str = "") -> TraceFile:
+    """Return the trace file that a path names, or one of content in memory that is called `source`."""
+    if isinstance(file, TraceFile):
+        return file
+    return TraceFile(Path(source), content=file) if isinstance(file, bytes) else TraceFile(Path(file))
+
+
+def problem_name(file: TraceFile) -> str:
+    """Return the file's name without the suffixes that say what kind of file it is."""
+    path = Path(file.name)
+    while path.suffix in _SUFFIXES:
+        path = path.with_suffix("")
+    return path.name
 
 
 class _opened:  # noqa: N801 - reads as the function that it replaces
@@ -157,10 +177,10 @@ class _ChunkStream(io.RawIOBase):
 
 
 def _member_chunks(stream: IO[bytes], source: str) -> Iterator[bytes]:
-    first = stream.read(1 << 20)
+    first = stream.read(_PIECE_BYTES)
     if first.startswith(GZIP_MAGIC):  # a gzip file inside of an archive
         yield gunzip_bytes(first + stream.read(), source)
         return
     while first:
         yield first
-        first = stream.read(1 << 20)
+        first = stream.read(_PIECE_BYTES)

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slackswap.hardware.input_error import InputError
-from slackswap.models.traces.call_alignment import ROUNDING_US, align_calls
+from slackswap.models.traces.call_alignment import align_calls
+from slackswap.models.traces.call_tree import ROUNDING_US
 from slackswap.models.traces.execution_trace import EVALUATE_FUNCTION, Iteration, Node
-from slackswap.models.traces.kineto import CpuOperator, KinetoTrace
+from slackswap.models.traces.kineto import KinetoTrace
+from slackswap.models.traces.kineto_events import CpuOperator
 
 _SAME_NAMES = 0.9
 

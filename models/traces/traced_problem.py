@@ -20,6 +20,12 @@ CPU = "cpu"
 _NUMBERED = re.compile(r"[A-Za-z_]\w*\.\d+$")
 
 
+STORAGE_IDS = (
+    "Saved tensors are storages born in a forward operator and read in a backward one; views are not reads.",
+    "Temporaries and gradients last until their last recorded use.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TracedProblem:
     """Records of a problem, and sentences for its metadata."""
@@ -60,7 +66,12 @@ def compute_device(lifetimes: Sequence[Lifetime]) -> str:
 
 
 def build_records(
-    nodes: Sequence[Node], iteration: Iteration, lifetimes: Sequence[Lifetime], device: str, times: OperatorTimes
+    nodes: Sequence[Node],
+    iteration: Iteration,
+    lifetimes: Sequence[Lifetime],
+    device: str,
+    times: OperatorTimes,
+    found: Sequence[str] = STORAGE_IDS,
 ) -> TracedProblem:
     """Turn an iteration into operators and tensors.
 
@@ -69,6 +80,7 @@ def build_records(
     nodes : all calls of the trace
     lifetimes : of all storages, on all devices, in order of birth
     device : the storages that count are on this one
+    found : sentences on how the storages were found
     """
     storages = _classify(iteration, lifetimes, device)
     workspaces = workspaces_of(storages.temporaries, len(iteration.operators))
@@ -94,8 +106,8 @@ def build_records(
         blocks=_blocks(iteration, storages.tensors),
         can_repeat=_repeatable(iteration, times).__contains__,
     )
-    heuristics = _heuristics(nodes, iteration, storages.tensors, tensors, times)
-    return TracedProblem(operators, tensors, heuristics, _left_out(iteration, storages))
+    heuristics = (*found, *_heuristics(nodes, iteration, storages.tensors, tensors), *times.heuristics)
+    return TracedProblem(operators, tensors, heuristics, _left_out(storages))
 
 
 def _classify(iteration: Iteration, lifetimes: Sequence[Lifetime], device: str) -> _Storages:
@@ -164,9 +176,8 @@ def _heuristics(
     iteration: Iteration,
     lifetimes: Sequence[Lifetime],
     tensors: Sequence[Tensor],
-    times: OperatorTimes,
 ) -> tuple[str, ...]:
-    """Say what was assumed."""
+    """Say what was assumed of the storages, however they were found."""
     n_forward = len(iteration.forward)
     forward = [
         (lifetime, tensor) for lifetime, tensor in zip(lifetimes, tensors, strict=True) if tensor.producer < n_forward
@@ -176,10 +187,8 @@ def _heuristics(
         iteration.operator_of[node.id] for node in nodes if node.id in iteration.operator_of and is_random(node.name)
     }
     said = [
-        "Saved tensors are storages born in a forward operator and read in a backward one; views are not reads.",
         "A rebuild repeats the operator that made a storage, its in-place writers, and what makes the unsaved"
         " temporaries that these read.",
-        "Temporaries and gradients last until their last recorded use.",
     ]
     overwritten = sum(len(set(lifetime.writers) - {tensor.producer}) > 0 for lifetime, tensor in saved)
     if overwritten:
@@ -200,14 +209,14 @@ def _heuristics(
         said.append(
             "Blocks are the numbered annotations (`name.N`) of the trace; a tensor that leaves its block has none."
         )
-    if _is_checkpointed(nodes, iteration):
+    if is_checkpointed(nodes, iteration):
         said.append(
             "Forward operators run inside backward ones (activation checkpointing): they count as backward time."
         )
-    return (*said, *times.heuristics)
+    return tuple(said)
 
 
-def _is_checkpointed(nodes: Sequence[Node], iteration: Iteration) -> bool:
+def is_checkpointed(nodes: Sequence[Node], iteration: Iteration) -> bool:
     """Whether autograd numbered a forward call inside a backward operator."""
     n_forward = len(iteration.forward)
     return any(
@@ -219,7 +228,7 @@ def _is_checkpointed(nodes: Sequence[Node], iteration: Iteration) -> bool:
     )
 
 
-def _left_out(iteration: Iteration, storages: _Storages) -> tuple[str, ...]:
+def _left_out(storages: _Storages) -> tuple[str, ...]:
     """Say which bytes and operators are not part of the problem."""
     resident = sum(lifetime.bytes for lifetime in storages.resident)
     gradients = sum(lifetime.bytes for lifetime in storages.weight_gradients)
@@ -227,8 +236,6 @@ def _left_out(iteration: Iteration, storages: _Storages) -> tuple[str, ...]:
         f"Resident: {len(storages.resident)} storages ({resident / 1e6:.3f} MB) that existed before (weights, inputs).",
         f"Weight gradients: {len(storages.weight_gradients)} storages ({gradients / 1e6:.3f} MB) that stay after it.",
     ]
-    if iteration.dropped:
-        said.append(f"{iteration.dropped} operators before, beside and after the two passes (data loading, optimizer).")
     if storages.elsewhere_bytes:
         said.append(f"{storages.elsewhere_bytes / 1e6:.3f} MB of storages on other devices.")
     return tuple(said)

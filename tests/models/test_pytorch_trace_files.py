@@ -19,7 +19,9 @@ from handwritten_trace import (
 )
 from instances import PLAIN_LINK
 
+from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
+from slackswap.models.traces import import_traces
 from slackswap.models.traces.pytorch import import_pytorch
 
 US = 1e-6
@@ -30,10 +32,15 @@ US = 1e-6
 
 def test_half_a_pair_is_refused_with_what_is_missing(tmp_path: Path) -> None:
     execution_trace, kineto = write_pair(two_linears()).write(tmp_path)
-    assert "has no times: give the Kineto trace" in refusal([execution_trace])
-    assert "does not say which tensor an operator reads: give the execution trace" in refusal([kineto])
-    assert "is a second Kineto trace" in refusal([kineto, kineto])
-    assert "give the two files" in refusal([])
+    # Which two are saved: see test_pytorch_traces.
+    assert "has no times; it holds 10 operators and A = 0.0 MB in 2 tensors; give the Kineto" in refusal([execution_trace])
+    assert "does not say which tensor an operator reads; it holds 10 operators" in refusal([kineto])
+    assert "only an execution trace and its Kineto trace belong together" in refusal([kineto, kineto])
+    assert "give a trace file" in refusal([])
+    with pytest.raises(InputError, match="is a second Kineto trace"):
+        import_pytorch([kineto, kineto], link=PLAIN_LINK)
+    with pytest.raises(InputError, match="not execution trace$"):
+        import_pytorch([execution_trace], link=PLAIN_LINK)
 
 
 def test_a_forward_pass_alone_is_no_training(tmp_path: Path) -> None:
@@ -74,14 +81,20 @@ def test_a_gpu_model_without_kernels_is_refused(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b"SQLite format 3\0", "SQLite"),
-        (b"\x80\x04\x95\x00", "pickles are never unpacked"),
-        (b"^\x12\x10\n\x06schema", "Chakra protobuf"),
-        (b"0000 0.197632 ms", "is not JSON"),
-        (b"[[-1, 1, 37888, 7]]", "memory timeline"),
+        (b"\x80\x04\x95\x00", "is a pickle, and none of a CUDA memory snapshot"),
+        (b"\x01\x02\x03", "is binary, and no kind of trace that is known"),
+        (b"some notes of mine", "is text, and no trace that is known"),
+        (b"[[-1, 1, 37888, 7]]", "is a memory timeline: it holds no operator times"),
+        (b'["a", "b"]', "is JSON, but neither"),
+        (b'[{"a": 1}]', "is a JSON array, but not of trace events"),
+        (b'{"nodes": [{"id": 1}]}', "holds nodes without a schema and without tensors"),
         (b'{"graph": []}', "neither a Kineto trace"),
         (b'{"traceEvents": [{"ph": "X"', "is truncated JSON: it ends at offset 27"),
-        (b'{"traceEvents": [{"name": "a"b"}]}', "is not valid JSON"),
-        (b'{"traceEvents": ' + b"[" * 100_000, "is nested too deeply"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1 2}]}', "$.traceEvents[0]: is not valid JSON in what starts at offset 17"),
+        (b'{"traceEvents": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}", "$.traceEvents[0]"),
+        (b'{"traceEvents": [' + b'{"args":' * 100_000 + b"1" + b"}" * 100_000 + b"]}", "$.traceEvents[0]"),
+        (b'{"traceEvents": [' + b"[" * 100_000, "is truncated JSON"),
+        (b'{"traceEvents": []}}', "a bracket closes what no bracket opened, at offset 19"),
         (b'{"schema": "1.1.1", "nodes": [{"id": "x", "name": ""}]}', "$.nodes[0].id"),
         (b'{"schema": "1.1.1", "nodes": [{"id": 1, "name": "", "inputs": 5}]}', "$.nodes[0].inputs"),
         (b'{"schema": "1.1.1", "nodes": [{"id": 1, "name": ""}, {"id": 1, "name": ""}]}', "the id 1 stands twice"),
@@ -148,8 +161,31 @@ def test_an_archive_of_one_trace_is_read_in_memory(tmp_path: Path) -> None:
     archive = tmp_path / "step.json.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(execution_trace, arcname="step.json")
-    assert import_pytorch([archive, kineto], link=PLAIN_LINK).name == "step"
+    assert import_traces([archive, kineto], link=PLAIN_LINK).name == "step"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(execution_trace, arcname="a.json")
         tar.add(execution_trace, arcname="b.json")
-    assert "is an archive of 2 traces" in refusal([archive, kineto])
+    assert "found 3 files" in refusal([archive, kineto])
+
+
+def test_an_archive_of_a_pair_and_of_other_files_is_a_pair(tmp_path: Path) -> None:
+    execution_trace, kineto = write_pair(two_linears()).write(tmp_path)
+    (tmp_path / "notes.txt").write_text("step 7, second run")
+    archive = tmp_path / "run.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for path in (tmp_path / "notes.txt", kineto, execution_trace):
+            tar.add(path, arcname=f"run/{path.name}")
+    alone = import_traces([execution_trace, kineto], link=PLAIN_LINK)
+    assert import_traces([archive], link=PLAIN_LINK).operators() == alone.operators()
+
+
+def test_a_torn_archive_is_one_line(tmp_path: Path) -> None:
+    execution_trace, _ = write_pair(two_linears()).write(tmp_path)
+    archive = tmp_path / "run.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(execution_trace, arcname="step.json")
+    archive.write_bytes(archive.read_bytes()[:1500])
+    assert "torn or corrupt tar archive" in refusal([archive])
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("folder/"))
+    assert "is an archive without files" in refusal([archive])

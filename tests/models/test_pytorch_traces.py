@@ -88,7 +88,11 @@ def test_an_optimizer_and_data_loading_are_left_out(tmp_path: Path) -> None:
     assert problem.ideal_s == pytest.approx(967 * US)
     # x was made by the data loader: it is resident, not a tensor of the problem.
     assert [t.producer for t in problem.tensors()] == [0, 2, 4, 5, 7]
-    assert any(said.startswith("2 operators before") for said in problem.metadata["left_out"])
+    # A CPU trace launches nothing: the calls are counted, without device time.
+    assert problem.metadata["derivation"]["dropped"] == [
+        {"what": "data loading", "count": 1, "seconds": 0},
+        {"what": "optimizer", "count": 1, "seconds": 0},
+    ]
 
 
 def test_an_empty_annotation_is_an_operator_without_time_unless_it_loads_data(tmp_path: Path) -> None:
@@ -256,7 +260,12 @@ def test_collectives_take_no_time_and_host_copies_do(tmp_path: Path) -> None:
     calls[0].kernels = [("Memcpy HtoD (Pageable -> Device)", 70), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 5000)]
     problem = imported(calls, tmp_path)
     assert problem.duration_s[0] == pytest.approx(70 * US)
-    assert "Collectives (NCCL/RCCL): 5.000 ms on their own stream." in problem.metadata["left_out"]
+    (communication,) = problem.metadata["derivation"]["dropped"]
+    assert communication == {
+        "what": "communication (NCCL, RCCL) on its own stream",
+        "count": 1,
+        "seconds": pytest.approx(5e-3),
+    }
     assert any("Host copies of 1 operators (0.070 ms)" in said for said in problem.metadata["heuristics"])
 
 
@@ -274,7 +283,9 @@ def test_kernels_whose_launch_is_missing_are_reported(tmp_path: Path) -> None:
     orphan = {"ph": "X", "cat": "kernel", "name": "late", "ts": 5, "dur": 3000, "args": {"correlation": 987654}}
     pair.kineto["traceEvents"].append(orphan)
     problem = import_pytorch(pair.write(tmp_path), link=PLAIN_LINK)
-    assert "Device work whose launch is not in the file: 3.000 ms." in problem.metadata["left_out"]
+    (orphan,) = problem.metadata["derivation"]["dropped"]
+    assert orphan["what"].startswith("device work that ran meanwhile, launched outside")
+    assert (orphan["count"], orphan["seconds"]) == (1, pytest.approx(3e-3))
 
 
 @pytest.mark.parametrize("chosen", [0, 1, 3])

@@ -18,7 +18,7 @@ from shared_data import shared_file
 from slackswap.models.problem import Problem
 from slackswap.models.traces.execution_trace import read_execution_trace
 from slackswap.models.traces.pytorch import import_pytorch
-from slackswap.models.traces.trace_content import read_trace
+from slackswap.models.traces.trace_file import open_trace_files
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,8 @@ def test_resnet18_rebuild_costs_are_known(resnet18: Problem) -> None:
 )
 def test_storages_of_traces_without_times(name: str, saved_mb: float, n_large: int, leaves_mb: float | None) -> None:
     path = shared_file(f"traces/et/{name}")
-    trace = read_execution_trace(read_trace(path), name)
+    (file,) = open_trace_files(path)
+    trace = read_execution_trace(file)
     sizes = [size for _, size in saved_bytes(trace)]
     assert sum(sizes) / MB == pytest.approx(saved_mb, abs=0.05)
     assert sum(size >= 64 << 10 for size in sizes) == n_large
@@ -95,11 +96,13 @@ def test_storages_of_traces_without_times(name: str, saved_mb: float, n_large: i
     [
         ("kineto/NEG_alexnet_a100_forward_only.json.gz", "has no backward pass"),
         ("et/NEG_pt2_triton_forward_only_et_schema1.1.1.json.tar.gz", "has no backward pass"),
-        ("kineto/minitoy_mi250_train.json.gz", "give the execution trace"),
-        ("et/hf_gpt2_large_et_only_schema1.1.0.json.tar.gz", "has no times"),
-        ("chakra/resnet50_b32_ddp_chakra_et_protobuf.tar.gz", "Chakra protobuf"),
+        ("kineto/aot_ddp_v100_mem_addr_noshapes.pt.trace.json.gz", "A = 1333.8 MB in 319 tensors by its memory events"),
+        ("kineto/resnet50_v100_float_ts_fwdbwd_noshapes.pt.trace.json.gz", "is a Kineto trace without shapes"),
+        ("kineto/recmodel_v100_rank1of2.json.gz", "for 60% of its backward pass: one node of compiled or custom code"),
+        ("et/hf_gpt2_large_et_only_schema1.1.0.json.tar.gz", "has no times; it holds 4214 operators and A = 4497.2 MB"),
+        ("g10/bert_base_b256_a100.cudnn256.txt", "holds kernel times of G10 alone"),
         ("nsys/NEG_h100_2gpu_forward_only.sqlite.gz", "SQLite"),
-        ("snapshot/medium24L_ctx128_training.pickle.gz", "pickles are never unpacked"),
+        ("snapshot/medium24L_ctx128_training.pickle.gz", "is a memory snapshot: it holds no operator times"),
         ("memory_timeline/resnet50_b32.memory_timeline.raw.json.gz", "memory timeline"),
     ],
 )

@@ -1,0 +1,67 @@
+"""Tensors without memory, made to behave as models expect of tensors while they are built: converted, copied."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Make every tensor that is created inside a fake one."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True), _converted_in_place(), _copied_deeply():
+        yield
+
+
+@contextlib.contextmanager
+def _converted_in_place() -> Iterator[None]:
+    """Let ``model.to(dtype)`` give fake parameters new data; PyTorch would swap the parameters, which fake ones refuse."""
+    import torch
+    from torch import nn
+
+    def apply(module: Any, function: Any, recurse: bool = True) -> Any:
+        for child in module.children() if recurse else ():
+            child._apply(function)
+        with torch.no_grad():
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    parameter.data = function(parameter)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = function(buffer)
+        return module
+
+    modules: Any = nn.Module
+    kept = modules._apply
+    modules._apply = apply
+    try:
+        yield
+    finally:
+        modules._apply = kept
+
+
+@contextlib.contextmanager
+def _copied_deeply() -> Iterator[None]:
+    """Let ``copy.deepcopy(layer)`` copy fake tensors; PyTorch would copy the mode that they belong to as well."""
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    def deepcopy(tensor: Any, memo: dict[int, Any]) -> Any:
+        if id(tensor) not in memo:
+            with torch.no_grad():
+                copied = tensor.detach().clone()
+            if isinstance(tensor, nn.Parameter):
+                copied = nn.Parameter(copied, requires_grad=tensor.requires_grad)
+            memo[id(tensor)] = copied
+        return memo[id(tensor)]
+
+    fakes: Any = FakeTensor
+    fakes.__deepcopy__ = deepcopy
+    try:
+        yield
+    finally:
+        del fakes.__deepcopy__

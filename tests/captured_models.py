@@ -1,0 +1,111 @@
+"""Small models to capture, built from `torch.nn` alone: a GPT and a ResNet, with what autograd saves counted beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slackswap.models.traces.capture.training_step import UserStep
+
+
+def small_gpt(*, layers: int = 2, hidden: int = 32, heads: int = 4, sequence: int = 16, batch: int = 2) -> UserStep:
+    """Embeddings, dropout, pre-norm blocks with fused attention (split, views, residual adds), cross entropy."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    vocabulary = 64
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm_1, self.norm_2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+            self.qkv, self.projection = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+            self.fc_1, self.fc_2 = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+            self.dropout = nn.Dropout(0.1)
+
+        def forward(self, x: Any) -> Any:
+            shape = (batch, sequence, heads, hidden // heads)
+            query, key, value = (
+                part.view(shape).transpose(1, 2) for part in self.qkv(self.norm_1(x)).split(hidden, dim=2)
+            )
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+            x = x + self.dropout(self.projection(mixed.transpose(1, 2).reshape(x.shape)))
+            return x + self.dropout(self.fc_2(functional.gelu(self.fc_1(self.norm_2(x)))))
+
+    class Gpt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(vocabulary, hidden), nn.Embedding(sequence, hidden)
+            self.dropout = nn.Dropout(0.1)
+            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.norm = nn.LayerNorm(hidden)
+            self.head = nn.Linear(hidden, vocabulary, bias=False)
+
+        def forward(self, tokens: Any, targets: Any) -> Any:
+            x = self.dropout(self.tokens(tokens) + self.positions(torch.arange(sequence, device=tokens.device)))
+            for block in self.blocks:
+                x = block(x)
+            logits = self.head(self.norm(x))
+            return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    words = torch.randint(0, vocabulary, (batch, sequence + 1))
+    return Gpt(), (words[:, :-1].contiguous(), words[:, 1:].contiguous()), None
+
+
+def small_resnet(*, width: int = 8, size: int = 32, batch: int = 4) -> UserStep:
+    """Stem with max pool, residual blocks (in-place ReLU, batch norm, a strided shortcut), dropout, a linear head."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Residual(nn.Module):
+        def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+            super().__init__()
+            self.conv_1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
+            self.conv_2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
+            self.norm_1, self.norm_2 = nn.BatchNorm2d(n_out), nn.BatchNorm2d(n_out)
+            self.relu = nn.ReLU(inplace=True)
+            self.shortcut: nn.Module = nn.Identity()
+            if stride > 1:
+                self.shortcut = nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out))
+
+        def forward(self, x: Any) -> Any:
+            y = self.norm_2(self.conv_2(self.relu(self.norm_1(self.conv_1(x)))))
+            y += self.shortcut(x)
+            return self.relu(y)
+
+    stem = (nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
+    model = nn.Sequential(
+        *stem,
+        nn.MaxPool2d(3, 2, 1),
+        Residual(width, width, 1),
+        Residual(width, 2 * width, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(2 * width, 10),
+    )
+    labels = torch.randint(0, 10, (batch,))
+    return model, torch.randn(batch, 3, size, size), lambda output: functional.cross_entropy(output, labels)
+
+
+def saved_storage_bytes(step: UserStep) -> int:
+    """Bytes of the storages that autograd saves in one forward pass and that are no parameter and no buffer."""
+    import torch
+
+    model, inputs, loss = step
+    state = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, Any] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    batch = [tensor.clone() for tensor in (inputs if isinstance(inputs, tuple) else (inputs,))]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model(*batch)
+        scalar = output if loss is None else loss(output)
+    del scalar, output
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slackswap.models.event_model.compilation import compiled_part
+from slackswap.models.compilation import compiled_part
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP
 from slackswap.models.problem import FloatArray
 from slackswap.planners.refined_columns import CURSOR, LOGGED, SLACK, SPARE, STALL, Candidates, Chain

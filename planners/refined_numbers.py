@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slackswap.models.event_model.compilation import compiled_entry, compiled_part
+from slackswap.models.compilation import compiled_entry, compiled_part
 from slackswap.models.problem import FloatArray, IntArray
 
 MOST_STEPS, MOST_PACKING_STEPS, MOST_LAST_STEPS = 500_000, 1_000, 100_000

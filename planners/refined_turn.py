@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackswap.models.event_model.compilation import compiled_part
+from slackswap.models.compilation import compiled_part
 from slackswap.models.plan import RECOMPUTE, SWAP
 from slackswap.planners.refined_columns import RESIDENT, SLACK, SPARE, STALL, WORK, Candidates, Chain
 

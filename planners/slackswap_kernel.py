@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackswap.models.event_model.compilation import compiled_entry, compiled_part
+from slackswap.models.compilation import compiled_entry, compiled_part
 from slackswap.models.event_model.kernel.columns import ProblemColumns, ScheduleColumns, Scratch
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray
 from slackswap.models.problem import BoolArray, FloatArray, IntArray

@@ -325,7 +325,8 @@ def _problem(file_name: str, log: _Log, link: Link) -> Problem:
         Operator(names[i], PHASES[i >= n_forward], durations_s[i], workspaces[i], i, operator_kind(call.name))
         for i, call in enumerate(log.calls)
     ]
-    book, blocks = RecipeBook([*tensors, *temporaries], n_forward, workspaces), [None] * len(tensors)
+    read = [storage.lifetime for storage in log.born if storage.lifetime.later_users]
+    book, blocks = RecipeBook(read, n_forward, workspaces), [None] * len(tensors)
     records = tensor_records(tensors, names, n_forward, durations_s, book, blocks=blocks, can_repeat=lambda _: True)
     problem = Problem.from_records(re.sub(r"(\.log|\.jsonl?)?(\.gz)?$", "", file_name), operators, records, link)
     metadata = {
@@ -338,8 +339,7 @@ def _problem(file_name: str, log: _Log, link: Link) -> Problem:
 
 
 def _derivation(log: _Log, problem: Problem) -> Derivation:
-    n, n_saved = problem.n_operators, int(problem.saved.sum())
-    dropped, warnings = [], []
+    n, n_saved, dropped, warnings = problem.n_operators, int(problem.saved.sum()), [], []
     if log.n_earlier:
         dropped.append(Dropped("operators before the last START", log.n_earlier, log.earlier_ns / 1e9))
     if log.n_constant_writers:

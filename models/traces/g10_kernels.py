@@ -293,7 +293,7 @@ def _problem(
         [operator.name for operator in operators],
         n_forward,
         [operator.duration_s for operator in operators],
-        RecipeBook([*tensors, *temporaries], n_forward, workspaces),
+        RecipeBook([storage for storage in storages.born if storage.later_users], n_forward, workspaces),
         blocks=[None] * len(tensors),
         can_repeat=lambda _: True,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slackswap.models.event_model.compilation import compiled_part
+from slackswap.models.compilation import compiled_part
 from slackswap.models.event_model.kernel.columns import (
     BARRIER_D2H,
     BARRIER_H2D,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slackswap.models.event_model.compilation import compiled_part
+from slackswap.models.compilation import compiled_part
 from slackswap.models.problem import FloatArray, IntArray
 
 DEFAULT, BARRIERS, ON_DEMAND = 0, 1, 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slackswap.models.event_model.compilation import compiled_entry, compiled_part
+from slackswap.models.compilation import compiled_entry, compiled_part
 from slackswap.models.event_model.kernel.barriers import stops_fetching_first
 from slackswap.models.event_model.kernel.columns import (
     BACKWARD_STALL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slackswap.models.event_model.compilation import compiled_part
+from slackswap.models.compilation import compiled_part
 from slackswap.models.event_model.kernel.barriers import find_layers
 from slackswap.models.event_model.kernel.columns import (
     BARRIERS,

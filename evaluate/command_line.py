@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from slackswap.evaluate.calibrate_command import calibrate
 from slackswap.evaluate.command_options import CSV, HARDWARE, JSON, PLANNERS, SEED, positive_seconds, time_limit_of
 from slackswap.hardware.input_error import InputError
 
@@ -302,25 +303,97 @@ def score(source: str, plan_file: str, hardware: str | None, policy: str | None,
 @cli.command()
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @HARDWARE
+@click.option(
+    "--step", default="", metavar="NAME", help="Of a trace of several steps, the one to take (`#18` or `18`)."
+)
+@click.option(
+    "--times",
+    type=click.Choice(["recorded", "roofline"]),
+    default="recorded",
+    show_default=True,
+    help="Operator times of an execution trace that has none: from the roofline of --hardware.",
+)
+@click.option("--kinds", metavar="FILE.toml", help="Operator kinds by name, before the built-in table.")
+@click.option("--check", metavar="FILE", help="Compare A with a memory snapshot, memory timeline or Kineto trace.")
 @click.option("-o", "--output", metavar="FILE", help="Write the problem here (.json or .json.gz); one SOURCE only.")
-def problem(sources: tuple[str, ...], hardware: str | None, output: str | None) -> None:
-    """Show what was derived from each SOURCE; write the problem with -o."""
-    from slackswap.evaluate.report import describe_problem, print_table
-    from slackswap.evaluate.sources import load_source
+def problem(
+    sources: tuple[str, ...],
+    hardware: str | None,
+    step: str,
+    times: str,
+    kinds: str | None,
+    check: str | None,
+    output: str | None,
+) -> None:
+    """Show what was derived from each SOURCE, and how; write the problem with -o."""
+    from slackswap.evaluate.problem_report import describe_check, print_problem
+    from slackswap.evaluate.sources import TraceOptions, load_source
     from slackswap.models.problem_file import write_problem
 
     if output is not None and len(sources) > 1:
         raise InputError("takes one SOURCE: a file holds one problem", source="-o")
     _check_outputs(output)
+    options = TraceOptions(step, times == "roofline", kinds)
     for source in sources:
-        derived = load_source(source, hardware)
-        facts, remarks = describe_problem(derived)
-        print_table(facts)
-        for line in remarks:
-            click.echo(line)
+        derived = load_source(source, hardware, options)
+        print_problem(derived)
+        if check is not None:
+            for line in describe_check(derived, check):
+                click.echo(line)
         if output is not None:
             write_problem(derived, output)
             click.echo(f"problem written to {output}", err=True)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@HARDWARE
+@click.option("--budget", default="80%,60%,40%", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
+@PLANNERS
+@time_limit_of(0.5)
+@SEED
+@click.option("-o", "--output", metavar="FILE.md", help="Write the page here; without it, to stdout.")
+def survey(
+    paths: tuple[str, ...],
+    hardware: str | None,
+    budget: str,
+    planner: str,
+    time_limit: float,
+    seed: int,
+    output: str | None,
+) -> None:
+    """Run every planner on every trace among files and folders; show one page of Markdown."""
+    from slackswap.evaluate.budget import parse_budgets
+    from slackswap.evaluate.progress import Progress
+    from slackswap.evaluate.survey import Surveyed, import_everything, markdown
+    from slackswap.evaluate.survey import survey as run
+    from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
+    from slackswap.planners import find_planners
+
+    _check_outputs(output)
+    planners, budgets = find_planners(planner), parse_budgets(budget)
+    machine = load_hardware(hardware or DEFAULT_HARDWARE)
+    imported, refused = import_everything(paths, machine)
+    surveyed: list[Surveyed] = []
+    finished = True
+    with Progress(len(imported) * len(budgets) * (len(planners) + 1)) as progress:
+        try:
+            surveyed.extend(
+                run(imported, budgets, planners, seed=seed, time_limit_s=time_limit, announce=progress.announce)
+            )
+        except KeyboardInterrupt:
+            finished = False
+    command = (
+        f"slackswap survey {' '.join(Path(path).name for path in paths)} --budget {budget} --time-limit {time_limit:g}"
+    )
+    _write(output or "-", markdown(surveyed, refused, hardware=machine, command=command))
+    if output is not None:
+        click.echo(f"page written to {output}: {len(surveyed)} problems, {len(refused)} files refused", err=True)
+    if not finished:
+        raise KeyboardInterrupt
+
+
+cli.add_command(calibrate)
 
 
 @cli.command("list")

@@ -16,7 +16,6 @@ from slackswap.evaluate.sources import named_sources
 from slackswap.hardware import catalog
 from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import POLICIES, peak_bytes
-from slackswap.models.link_budget import link_budget
 from slackswap.models.plan_file import PlannerRecord, read_plan
 from slackswap.models.problem import Problem
 from slackswap.planners import Infeasibility, Outcome, Status, Supports, registry
@@ -63,52 +62,6 @@ def _why_nothing_fits(row: Row, why: Infeasibility) -> Iterator[str]:
         yield f"smallest feasible budget known: {known_bytes:,} bytes, {why.known_plan}"
     if why.largest_infeasible_bytes is not None:
         yield f"proved: no {why.proved_for} fits in {why.largest_infeasible_bytes:,} bytes"
-
-
-def describe_problem(problem: Problem) -> tuple[Table, list[str]]:
-    """Return the derived quantities (paper, Eq. 1) as a table, and the importer's declarations as lines."""
-    from rich.table import Table
-
-    budget = link_budget(problem)
-    saved = int(problem.saved.sum())
-    rebuildable = int((problem.saved & problem.rebuildable).sum())
-    table = Table(title=plain(problem.name), title_justify="left", title_style="bold", show_header=False)
-    facts = [
-        (
-            "operators",
-            f"{problem.n_operators}: {problem.n_forward} forward, {problem.n_operators - problem.n_forward} backward",
-        ),
-        ("T_F, T_B", f"{problem.forward_s * 1e3:.3f} ms, {problem.backward_s * 1e3:.3f} ms"),
-        ("ideal step", f"{problem.ideal_s * 1e3:.3f} ms"),
-        ("tensors", f"{problem.n_tensors}: {saved} saved, {rebuildable} of them with a rebuild"),
-        ("A, saved activations", f"{problem.saved_bytes / 1e9:.4f} GB"),
-        ("P, keep-everything peak", f"{peak_bytes(problem) / 1e9:.4f} GB"),
-        (
-            "I, intensity",
-            "unknown: no FLOPs"
-            if budget.intensity_flops_per_byte is None
-            else f"{budget.intensity_flops_per_byte:.0f} FLOP/B",
-        ),
-        (
-            "beta, machine balance",
-            "unknown: no FLOPs"
-            if budget.balance_flops_per_byte is None
-            else f"{budget.balance_flops_per_byte:.0f} FLOP/B",
-        ),
-        ("f, hideable fraction", f"{budget.hideable_fraction:.1%}"),
-        ("link", f"{problem.link.d2h_bytes_per_s / 1e9:g} GB/s out, {problem.link.h2d_bytes_per_s / 1e9:g} GB/s in"),
-    ]
-    for fact in facts:
-        table.add_row(*fact)
-    return table, [*_remarks(problem, "heuristics", "heuristics used"), *_remarks(problem, "left_out", "left out")]
-
-
-def _remarks(problem: Problem, key: str, heading: str) -> list[str]:
-    """Lines of a list in the metadata; whatever else a file holds there is not ours to explain."""
-    remarks = problem.metadata.get(key)
-    if not isinstance(remarks, list | tuple) or not remarks:
-        return [f"{heading}: none stated"]
-    return [f"{heading}:", *(f"  - {printable(str(remark))}" for remark in remarks)]
 
 
 def stored_planner(result: Result) -> PlannerRecord:

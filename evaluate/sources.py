@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
@@ -13,6 +13,7 @@ from slackswap.models.input_file import read_input_start
 from slackswap.models.problem import Problem
 from slackswap.models.problem_file import looks_like_problem, read_problem
 from slackswap.models.traces import import_traces
+from slackswap.models.traces.operator_kind import read_kind_table, with_kinds
 from slackswap.models.traces.recorded import SMALL_GPT, recorded_trace_paths
 from slackswap.models.workloads import WORKLOADS
 
@@ -25,7 +26,26 @@ SMALL_GPT_LINK_REASON = (
 DEFAULT_SOURCES = (*WORKLOADS, SMALL_GPT)
 
 
-def load_source(source: str, hardware: str | None = None) -> Problem:
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """How a trace is read, where it leaves a choice.
+
+    Attributes
+    ----------
+    step : of a Kineto trace of several steps, the name or number of the one to take; empty: the last whole one
+    roofline : whether the roofline of the hardware gives the operator times of an execution trace that has none
+    kinds : a table of operator kinds of the user's own, in TOML
+    """
+
+    step: str = ""
+    roofline: bool = False
+    kinds: str | None = None
+
+
+AS_RECORDED = TraceOptions()
+
+
+def load_source(source: str, hardware: str | None = None, options: TraceOptions = AS_RECORDED) -> Problem:
     """Return the problem that `source` names.
 
     Parameters
@@ -33,12 +53,18 @@ def load_source(source: str, hardware: str | None = None) -> Problem:
     source : name of a workload or recorded trace, path of a problem file, or paths of trace files joined by ``+``
     hardware : catalog name or path of a TOML file; None means the default
         Workloads are built for it; for traces and problem files it only sets the link, which problem files have already.
+    options : how a trace is read; for what is no trace only the kinds count
 
     Raises
     ------
     InputError
         No such name or file, or the file is refused.
     """
+    problem = _load(source, hardware, options)
+    return problem if options.kinds is None else with_kinds(problem, read_kind_table(options.kinds))
+
+
+def _load(source: str, hardware: str | None, options: TraceOptions) -> Problem:
     chosen = load_hardware(hardware or DEFAULT_HARDWARE)
     if source in WORKLOADS:
         return WORKLOADS[source].build(chosen)
@@ -50,7 +76,8 @@ def load_source(source: str, hardware: str | None = None) -> Problem:
     if len(paths) == 1 and looks_like_problem(read_input_start(paths[0])):
         problem = read_problem(paths[0])
         return problem.with_link(chosen.link) if hardware else problem
-    return _declare_link(import_traces(paths, link=chosen.link), f"that of {chosen.name}")
+    problem = import_traces(paths, link=chosen.link, step=options.step, roofline=chosen if options.roofline else None)
+    return _declare_link(problem, f"that of {chosen.name}")
 
 
 def _declare_link(problem: Problem, link: str) -> Problem:

@@ -1,11 +1,12 @@
-"""Small models to capture, built from `torch.nn` alone: a GPT and a ResNet, with what autograd saves counted beside them."""
+# mypy: disallow-subclassing-any=False
+"""Small models to capture, built from `torch.nn` alone, and a count of what autograd saves of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slackswap.models.traces.capture.training_step import UserStep
+    from slackswap.models.traces.capture.user_step import UserStep
 
 
 def small_gpt(*, layers: int = 2, hidden: int = 32, heads: int = 4, sequence: int = 16, batch: int = 2) -> UserStep:
@@ -75,19 +76,93 @@ def small_resnet(*, width: int = 8, size: int = 32, batch: int = 4) -> UserStep:
             y += self.shortcut(x)
             return self.relu(y)
 
-    stem = (nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
-    model = nn.Sequential(
-        *stem,
-        nn.MaxPool2d(3, 2, 1),
-        Residual(width, width, 1),
-        Residual(width, 2 * width, 2),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Dropout(0.2),
-        nn.Linear(2 * width, 10),
-    )
-    labels = torch.randint(0, 10, (batch,))
-    return model, torch.randn(batch, 3, size, size), lambda output: functional.cross_entropy(output, labels)
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(
+                nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+            )
+            self.pool = nn.MaxPool2d(3, 2, 1)
+            self.layers = nn.Sequential(Residual(width, width, 1), Residual(width, 2 * width, 2))
+            self.head = nn.Sequential(
+                nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(2 * width, 10)
+            )
+
+        def forward(self, images: Any, labels: Any) -> Any:
+            scores = self.head(self.layers(self.pool(self.stem(images))))
+            return {"loss": functional.cross_entropy(scores, labels), "scores": scores}
+
+    batched = {"images": torch.randn(batch, 3, size, size), "labels": torch.randint(0, 10, (batch,))}
+    return Classifier(), batched, None
+
+
+def perceptron() -> UserStep:
+    """Two layers; the labels (8 x 4 floats) stand in the loss, so that they exist before the step."""
+    import torch
+    from torch import nn
+
+    labels = torch.randn(8, 4)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    return model, torch.randn(8, 16), lambda output: nn.functional.mse_loss(output, labels)
+
+
+def checkpointed() -> UserStep:
+    """Three numbered blocks that recompute their activations in the backward pass."""
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 16)) for _ in range(3)
+            )
+
+        def forward(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = x + checkpoint(block, x, use_reentrant=False)
+            return x
+
+    return Checkpointed(), torch.randn(8, 16), lambda output: output.square().mean()
+
+
+def scalars_and_gates() -> UserStep:
+    """Arithmetic with numbers, an in-place SiLU that has to copy its input, autocast, a sum of three gradients."""
+    import torch
+    from torch import nn
+
+    class Gates(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.leave = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 1)
+            self.norm, self.gate = nn.GroupNorm(2, 8), nn.SiLU(inplace=True)
+
+        def forward(self, x: Any) -> Any:
+            x = self.gate(self.norm(self.enter(x)))
+            x = x * 2 + x.sigmoid() / 3 - x.pow(3)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.leave(x)
+
+    return Gates(), torch.randn(2, 3, 16, 16), lambda output: output.float().square().sum()
+
+
+def unstable() -> UserStep:
+    """A model that runs one operator more in every third step."""
+    import torch
+    from torch import nn
+
+    class Unstable(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.steps = nn.Linear(4, 4), 0
+
+        def forward(self, x: Any) -> Any:
+            self.steps += 1
+            x = self.layer(x)
+            return x.exp() if self.steps % 3 == 0 else x
+
+    return Unstable(), torch.randn(2, 4), lambda output: output.sum()
 
 
 def saved_storage_bytes(step: UserStep) -> int:
@@ -103,9 +178,11 @@ def saved_storage_bytes(step: UserStep) -> int:
         kept[storage.data_ptr()] = storage
         return tensor
 
-    batch = [tensor.clone() for tensor in (inputs if isinstance(inputs, tuple) else (inputs,))]
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = model(*batch)
+        if isinstance(inputs, dict):
+            output = model(**{name: tensor.clone() for name, tensor in inputs.items()})
+        else:
+            output = model(*[tensor.clone() for tensor in (inputs if isinstance(inputs, tuple) else (inputs,))])
         scalar = output if loss is None else loss(output)
     del scalar, output
     return sum(storage.nbytes() for address, storage in kept.items() if address not in state)

@@ -92,7 +92,7 @@ def _attention(query: int, causal: int, *, by_head: bool = True) -> Callable[[Sh
 
     def rule(call: ShapedCall) -> Work | None:
         q, k, v = (call.shape(query + i) for i in range(3))
-        if not len(q) == len(k) == len(v) == 4:  # noqa: PLR2004 - batch, heads, sequence, width
+        if not len(q) == len(k) == len(v) == 4:
             return None
         length = 2 if by_head else 1
         queries = math.prod(q[:-1])

@@ -28,15 +28,13 @@ from slackswap.models.traces.execution_trace import (
 from slackswap.models.traces.operator_kind import is_collective
 from slackswap.models.traces.operator_times import OperatorTimes
 from slackswap.models.traces.storage_lifetimes import Lifetime, find_lifetimes
-from slackswap.models.traces.trace_file import TraceFile, as_trace_file
+from slackswap.models.traces.trace_file import TraceFile, as_trace_file, problem_name
 from slackswap.models.traces.traced_problem import TracedProblem, build_records, compute_device
 
 __all__ = ["import_chakra", "looks_like_chakra"]
 
-_SUFFIXES = frozenset({".gz", ".et", ".chakra"})
 
-
-def import_chakra(file: TraceFile | Path | str, *, link: Link, kernel_outputs: bool = False) -> Problem:
+def import_chakra(file: TraceFile | Path | str, *, link: Link, kernel_outputs: bool = True) -> Problem:
     """Read one Chakra trace of a training step on one GPU.
 
     Parameters
@@ -79,7 +77,7 @@ def import_chakra(file: TraceFile | Path | str, *, link: Link, kernel_outputs: b
         "left_out": [*_left_out(records, gradients, unborn), *_said_of(times.dropped)],
     }
     try:
-        problem = Problem.from_records(_name(file), records.operators, records.tensors, link, metadata)
+        problem = Problem.from_records(problem_name(file), records.operators, records.tensors, link, metadata)
     except InputError as error:
         raise InputError(f"gives no valid problem: {error}", source=file.source) from None
     derivation = _derivation(problem, trace, times.dropped, unborn)
@@ -266,11 +264,3 @@ def _derivation(
         dropped=dropped,
         warnings=warnings,
     )
-
-
-def _name(file: TraceFile) -> str:
-    """Name the problem after the file, without the suffixes that say what kind of file it is."""
-    name = Path(file.name)
-    while name.suffix in _SUFFIXES:
-        name = name.with_suffix("")
-    return name.name

@@ -137,8 +137,8 @@ def nodes_of(trace: ChakraTrace, source: str, *, kernel_outputs: bool) -> tuple[
         except InputError as error:
             place = f"node {node.id} at offset {node.offset}"
             raise InputError(error.rule, place=place, source=source) from None
-        parent = next(iter(node.control_dependencies), 0)
-        around = None if trace.n_contradicting else trace.call_of.get(parent)
+        named = node.control_dependencies[:1] if not trace.n_contradicting else []
+        around = trace.call_of.get(named[0]) if named else None
         nodes.append(
             Node(
                 id=node.id,

@@ -41,6 +41,10 @@ _FOUND = (
     "A call reads the storage last written among those with as many bytes as its argument, of the same shape if there is one.",
     "Gradients are the workspace of the backward operator that reads or writes them.",
 )
+_LEFT_OUT = (
+    "Weights, their gradients, optimizer state, precision copies of weights, and inputs made before the step: resident.",
+    "Temporaries inside of a call: their sizes are not recorded.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ def _declared(
         "gpu": read.kineto.device_name(_busiest_device(read)),
         "step": read.step.name,
         "heuristics": list(records.heuristics),
-        "left_out": list(records.left_out),
+        "left_out": [*_LEFT_OUT, *records.left_out],
         "derivation": derivation.as_metadata(),
     }
     return replace(problem, metadata=metadata)

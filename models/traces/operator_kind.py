@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _MAX_FILE_BYTES = 1 << 20
 _PREFIXES = (EVALUATE_FUNCTION, "torch::autograd::", "aten::")
 # Problems name operators by region, call and index: `block.3/linear.17`.
 _REGION = re.compile(r"^.*/(?=[^/]*$)")
-_RANDOM = re.compile(r"dropout|bernoulli|multinomial|::(rand|normal|uniform|exponential)")
+_RANDOM = re.compile(r"dropout|bernoulli|multinomial|(^|::)(rand|normal|uniform|exponential)")
 _COLLECTIVE = re.compile(r"nccl|rccl|c10d|record_param_comms|gloo")
 
 
@@ -44,8 +44,7 @@ def operator_kind(name: str, table: KindTable = ()) -> str:
     ----------
     table : rows that go before those of ``operator_kinds.toml``
     """
-    lowered = shown_name(name).lower()
-    return next((kind for kind, pattern in (*table, *_built_in()) if pattern.search(lowered)), "other")
+    return _kind_of(shown_name(name).lower(), table)
 
 
 def read_kind_table(path: Path | str) -> KindTable:
@@ -84,6 +83,11 @@ def is_random(name: str) -> bool:
 def is_collective(name: str) -> bool:
     """Whether a call communicates with other processes."""
     return bool(_COLLECTIVE.search(name))
+
+
+@lru_cache(maxsize=1 << 16)
+def _kind_of(name: str, table: KindTable) -> str:
+    return next((kind for kind, pattern in (*table, *_built_in()) if pattern.search(name)), "other")
 
 
 @cache

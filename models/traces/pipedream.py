@@ -13,9 +13,10 @@ from pathlib import Path
 
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
+from slackswap.models.traces.derivation import Derivation, Dropped, Fact, by_rule, exact, rebuild_costs
 from slackswap.models.traces.pipedream_graph import Node, looks_like_pipedream, read_graph
+from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
 __all__ = ["import_pipedream", "looks_like_pipedream"]
 
@@ -81,12 +82,12 @@ class _Forward:
     inputs: list[Node] = field(default_factory=list)
 
 
-def import_pipedream(path: Path | str, *, link: Link, pool_indices: bool = False) -> Problem:
+def import_pipedream(file: TraceFile | Path | str, *, link: Link, pool_indices: bool = False) -> Problem:
     """Derive a problem from a PipeDream ``graph.txt``.
 
     Parameters
     ----------
-    path : plain or gzip
+    file : plain or gzip
     link : Link
         The host link; the profile says nothing about one.
     pool_indices : bool
@@ -104,12 +105,13 @@ def import_pipedream(path: Path | str, *, link: Link, pool_indices: bool = False
     InputError
         The file cannot be read, a line is malformed, the edges form a cycle; with the file and the line.
     """
+    trace = as_trace_file(file)
     try:
-        order, producers = read_graph(read_input_bytes(path))
+        order, producers = read_graph(trace.read())
         forward = _forward_pass(order, producers, pool_indices=pool_indices)
-        return _problem(Path(path).name, forward, link, pool_indices=pool_indices)
+        return _problem(trace.name, forward, link, pool_indices=pool_indices)
     except InputError as error:
-        raise error.within(str(path)) from None
+        raise error.within(trace.source) from None
 
 
 def _forward_pass(order: Sequence[Node], producers: dict[int, list[int]], *, pool_indices: bool) -> _Forward:
@@ -180,8 +182,30 @@ def _problem(file_name: str, forward: _Forward, link: Link, *, pool_indices: boo
         "source": f"{file_name}, a PipeDream graph.txt",
         "heuristics": _heuristics(problem, forward),
         "left_out": _left_out(forward, pool_indices=pool_indices),
+        "derivation": _derivation(problem, forward, pool_indices=pool_indices).as_metadata(),
     }
     return replace(problem, metadata=metadata)
+
+
+def _derivation(problem: Problem, forward: _Forward, *, pool_indices: bool) -> Derivation:
+    n, saved = problem.n_operators, int(problem.saved.sum())
+    n_indices = sum(node.layer == "MaxPool" for node in forward.nodes) if pool_indices else 0
+    loading_s = sum(node.forward_s + node.backward_s for node in forward.inputs)
+    kept = "a save rule per kind of layer"
+    return Derivation(
+        kind="PipeDream graph",
+        facts={
+            "order": Fact(0, n, 0, "topological, of the ready layers the lowest number first; backward in reverse"),
+            "times": exact(n, "forward and backward time of each layer, to the microsecond"),
+            "sizes": Fact(saved - n_indices, n_indices, 0, "output of each layer; pool indices are int64"),
+            "producers": exact(saved, "the layer itself; in-place layers and views share their input"),
+            "readers": exact(saved, "edges of the graph"),
+            "first backward use": by_rule(saved, kept),
+            "rebuild costs": rebuild_costs(problem, "forward time of the layer and of the in-place layers behind it"),
+        },
+        dropped=[Dropped("data loading: the time of input nodes", len(forward.inputs), loading_s)] if loading_s else [],
+        warnings=_too_low(forward),
+    )
 
 
 def _operators(forward: _Forward) -> list[Operator]:
@@ -303,7 +327,7 @@ def _left_out(forward: _Forward, *, pool_indices: bool) -> list[str]:
         sentences.append(f"The int64 indices that max pooling keeps ({_mb(pools)}).")
     if masks:
         sentences.append(f"The masks that dropout keeps ({_mb(masks)}).")
-    return sentences + _too_low(forward)
+    return sentences
 
 
 def _too_low(forward: _Forward) -> list[str]:

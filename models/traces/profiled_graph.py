@@ -9,16 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import MAX_TOTAL_BYTES, Operator, Problem, Rebuild, Tensor
-from slackswap.models.traces.operator_kind import operator_kind
+from slackswap.models.traces.derivation import Derivation, exact, rebuild_costs
 from slackswap.models.traces.json_stream import decode_whole
+from slackswap.models.traces.operator_kind import operator_kind
+from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
 _COSTS_PER_S = 100_000  # `cost_10us`
 _MIB = 1 << 20
@@ -60,7 +62,7 @@ def looks_like_profiled_graph(content: bytes) -> bool:
     return content.removeprefix(_BYTE_ORDER_MARK).lstrip()[:1] == b"{" and bool(_OWN_KEY.search(content))
 
 
-def import_profiled_graph(path: Path | str, *, link: Link, workspaces: bool = False) -> Problem:
+def import_profiled_graph(file: TraceFile | Path | str, *, link: Link, workspaces: bool = False) -> Problem:
     """Derive a problem from a profiled graph.
 
     Every node becomes one operator, in the file's order: forward up to the node `loss`, backward after it. It writes one
@@ -68,7 +70,7 @@ def import_profiled_graph(path: Path | str, *, link: Link, workspaces: bool = Fa
 
     Parameters
     ----------
-    path : plain or gzip
+    file : plain or gzip
     link : Link
         The host link; the graph says nothing about one.
     workspaces : bool
@@ -86,15 +88,17 @@ def import_profiled_graph(path: Path | str, *, link: Link, workspaces: bool = Fa
     InputError
         The file cannot be read, is no such graph, or breaks a rule: with the file and the JSON path.
     """
-    source = str(path)
-    graph = decode_whole(read_input_bytes(path).removeprefix(_BYTE_ORDER_MARK), _File, source)
+    trace = as_trace_file(file)
+    graph = decode_whole(trace.read().removeprefix(_BYTE_ORDER_MARK), _File, trace.source)
     try:
         _check(graph)
         operators = [_operator(node, i, graph.loss, workspaces=workspaces) for i, node in enumerate(graph.nodes)]
         tensors = _tensors(graph, workspaces=workspaces)
-        return Problem.from_records(graph.name, operators, tensors, link, _metadata(graph, source, workspaces))
+        problem = Problem.from_records(graph.name, operators, tensors, link)
     except InputError as error:
-        raise error.within(source) from None
+        raise error.within(trace.source) from None
+    metadata = _metadata(graph, trace.name, workspaces)
+    return replace(problem, metadata={**metadata, "derivation": _derivation(problem).as_metadata()})
 
 
 def activation_budget_bytes(problem: Problem, total_bytes: float) -> int:
@@ -209,7 +213,23 @@ def _blocks(readers: Sequence[Sequence[int]], loss: int) -> list[int | None]:
     return blocks
 
 
-def _metadata(graph: _File, source: str, workspaces: bool) -> dict[str, object]:
+def _derivation(problem: Problem) -> Derivation:
+    n, saved = problem.n_operators, int(problem.saved.sum())
+    return Derivation(
+        kind="profiled graph",
+        facts={
+            "order": exact(n, "order of the nodes"),
+            "times": exact(n, "cost of each node, in units of 10 us"),
+            "sizes": exact(saved, "bytes of each node's output"),
+            "producers": exact(saved, "the node itself"),
+            "readers": exact(saved, "edges of the graph"),
+            "first backward use": exact(saved, "edges of the graph"),
+            "rebuild costs": rebuild_costs(problem, "the node's own cost"),
+        },
+    )
+
+
+def _metadata(graph: _File, file_name: str, workspaces: bool) -> dict[str, object]:
     left_out = [
         f"The {graph.fixed_bytes / 1e6:.1f} MB of inputs, parameters and their gradients: they stay on the device."
     ]
@@ -217,7 +237,7 @@ def _metadata(graph: _File, source: str, workspaces: bool) -> dict[str, object]:
         largest = max(node.workspace_mb for node in graph.nodes)
         left_out.append(f"Workspaces, of up to {largest:.1f} MiB: the published totals are without them.")
     return {
-        "source": f"{Path(source).name}, a profiled graph",
+        "source": f"{file_name}, a profiled graph",
         "note": graph.note,
         "batch": graph.batch,
         "fixed_bytes": graph.fixed_bytes,

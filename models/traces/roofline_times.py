@@ -31,7 +31,15 @@ _OVERWRITE = frozenset(
     f"aten::{name}"
     for name in (
         *("bernoulli_", "copy_", "exponential_", "fill_", "log_normal_", "normal_", "random_", "uniform_", "zero_"),
-        *("full_like", "ones_like", "rand_like", "randn_like", "zeros_like", "nll_loss_backward", "nll_loss2d_backward"),
+        *(
+            "full_like",
+            "ones_like",
+            "rand_like",
+            "randn_like",
+            "zeros_like",
+            "nll_loss_backward",
+            "nll_loss2d_backward",
+        ),
     )
 )
 # Read of their first argument no more than they return: rows of a table, one entry per row.

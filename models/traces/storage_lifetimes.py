@@ -8,7 +8,7 @@ alone attribute reads to storages that are long gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slackswap.models.traces.execution_trace import Iteration, Node, TensorUse
@@ -68,9 +68,9 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
     """
     by_id = {node.id: node for node in nodes}
     last_inside = _last_inside(nodes)
-    numbers_in: dict[int, frozenset[int]] = {}
     current: dict[int, Lifetime] = {}
     lifetimes: list[Lifetime] = []
+    wrapped = _WrappedNumbers(by_id, last_inside, current)
 
     def started(storage: int, creator: int, operator: int | None, device: str) -> Lifetime:
         lifetimes.append(Lifetime(creator, operator, device))
@@ -84,21 +84,10 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
         inside = lifetime.creator < node.id <= last_inside[lifetime.creator]
         return inside and by_id[lifetime.creator].thread == node.thread
 
-    def is_number(use: TensorUse, around: Node | None) -> bool:
-        # `x * 2` wraps 2 into a tensor that no call made: its storage id is new, or that of one that is long gone.
-        if around is None or not around.name.startswith(_KERNELS) or use.bytes > _NUMBER_BYTES:
-            return False
-        if any(given.storage == use.storage for given in around.inputs):
-            return use.storage in numbers_in.get(around.id, ())
-        lifetime = current.get(use.storage)
-        return lifetime is None or not around.id <= lifetime.creator <= last_inside[around.id]
-
     for node in nodes:
         operator = iteration.operator_of.get(node.id)
         entered = {use.storage for use in node.inputs}
-        numbers = frozenset(use.storage for use in node.inputs if is_number(use, by_id.get(node.parent)))
-        if numbers:
-            numbers_in[node.id] = numbers
+        numbers = wrapped.storages_of(node)
         reads, writes = reads_inputs(node), changes_inputs(node)
         for use in node.inputs:
             if use.storage in numbers:
@@ -121,6 +110,39 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
             if operator is not None and writes and use.storage in entered:
                 _note(lifetime.writers, operator)
     return lifetimes
+
+
+class _WrappedNumbers:
+    """Inputs that are numbers: `x * 2` wraps 2 into a tensor that no call made.
+
+    The id of its storage is new, or that of a storage that is long gone, whose reader the call would then seem to be.
+    """
+
+    def __init__(
+        self, by_id: Mapping[int, Node], last_inside: Mapping[int, int], current: Mapping[int, Lifetime]
+    ) -> None:
+        self._by_id = by_id
+        self._last_inside = last_inside
+        self._current = current
+        self._found: dict[int, frozenset[int]] = {}
+
+    def storages_of(self, node: Node) -> frozenset[int]:
+        """Return the storages of a call's inputs that are numbers; calls are asked about in order of id."""
+        around = self._by_id.get(node.parent)
+        if around is None or not around.name.startswith(_KERNELS):
+            return frozenset()
+        numbers = frozenset(use.storage for use in node.inputs if self._is_number(use, around))
+        if numbers:
+            self._found[node.id] = numbers
+        return numbers
+
+    def _is_number(self, use: TensorUse, around: Node) -> bool:
+        if use.bytes > _NUMBER_BYTES:
+            return False
+        if any(given.storage == use.storage for given in around.inputs):
+            return use.storage in self._found.get(around.id, ())
+        lifetime = self._current.get(use.storage)
+        return lifetime is None or not around.id <= lifetime.creator <= self._last_inside[around.id]
 
 
 def changes_inputs(node: Node) -> bool:

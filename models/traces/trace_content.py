@@ -58,8 +58,7 @@ def recognise(file: TraceFile, *, instead: str = RECORD_BOTH) -> TraceKind:
     _refuse_known_to_be_useless(start, file.source, instead)
     if start.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return _recognise_json(file, start, instead)
-    if not start:
-        file.read()  # says what is wrong with it
+    next(file.chunks(), b"")  # a damaged file is refused for its damage
     what = (
         "is binary, and no kind of trace that is known" if _is_binary(start) else "is text, and no trace that is known"
     )

@@ -23,7 +23,7 @@ _TAR_MAGIC = b"ustar"
 _TAR_MAGIC_OFFSET = 257
 _START_BYTES = 4096
 _PIECE_BYTES = 1 << 20
-_SUFFIXES = frozenset({".gz", ".tar", ".tgz", ".json", ".et", ".trace", ".pt", ".log", ".config"})
+_SUFFIXES = frozenset({".gz", ".tar", ".tgz", ".json", ".et", ".trace", ".pt", ".log", ".config", ".chakra"})
 _MAX_MEMBERS = 10_000
 
 
@@ -124,8 +124,8 @@ def as_trace_file(file: TraceFile | Path | str | bytes, source: str = "") -> Tra
 
 
 def problem_name(file: TraceFile) -> str:
-    """Return the file's name without the suffixes that say what kind of file it is."""
-    path = Path(file.name)
+    """Return the name of the file, or of its archive, without the suffixes that say what kind of file it is."""
+    path = Path(file.path.name)
     while path.suffix in _SUFFIXES:
         path = path.with_suffix("")
     return path.name

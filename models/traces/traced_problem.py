@@ -96,7 +96,9 @@ def build_records(
         )
         for i, root in enumerate(iteration.operators)
     )
-    book = RecipeBook(storages.tensors + storages.temporaries, len(iteration.forward), workspaces)
+    # Temporaries that die inside of their operator are in its workspace already.
+    handed_on = [lifetime for lifetime in storages.tensors + storages.temporaries if lifetime.later_users]
+    book = RecipeBook(handed_on, len(iteration.forward), workspaces)
     tensors = tensor_records(
         storages.tensors,
         names,
@@ -232,10 +234,15 @@ def _left_out(storages: _Storages) -> tuple[str, ...]:
     """Say which bytes and operators are not part of the problem."""
     resident = sum(lifetime.bytes for lifetime in storages.resident)
     gradients = sum(lifetime.bytes for lifetime in storages.weight_gradients)
-    said = [
-        f"Resident: {len(storages.resident)} storages ({resident / 1e6:.3f} MB) that existed before (weights, inputs).",
-        f"Weight gradients: {len(storages.weight_gradients)} storages ({gradients / 1e6:.3f} MB) that stay after it.",
-    ]
+    said = []
+    if storages.resident:
+        said.append(
+            f"Resident: {len(storages.resident)} storages ({resident / 1e6:.3f} MB) that existed before (weights, inputs)."
+        )
+    if storages.weight_gradients:
+        said.append(
+            f"Weight gradients: {len(storages.weight_gradients)} storages ({gradients / 1e6:.3f} MB) that stay after it."
+        )
     if storages.elsewhere_bytes:
         said.append(f"{storages.elsewhere_bytes / 1e6:.3f} MB of storages on other devices.")
     return tuple(said)

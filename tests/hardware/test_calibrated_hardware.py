@@ -13,9 +13,7 @@ from slackswap.hardware.calibration import (
     Rates,
     measure,
 )
-from slackswap.hardware.calibration_device import (
-    GemmShape,
-)
+from slackswap.hardware.calibration_device import GemmShape
 from slackswap.hardware.input_error import InputError
 
 

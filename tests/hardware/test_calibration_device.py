@@ -12,9 +12,7 @@ import pytest
 from simulated_gpu import TINY, FakeCuda
 
 from slackswap.hardware import calibration
-from slackswap.hardware.calibration import (
-    measure,
-)
+from slackswap.hardware.calibration import measure
 from slackswap.hardware.calibration_device import (
     AttentionShape,
     ConvolutionShape,

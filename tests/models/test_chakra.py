@@ -510,10 +510,10 @@ def test_a_backward_name_on_the_forward_thread_is_forward_where_autograd_has_a_t
 
 
 def test_annotations_in_the_backward_pass_are_no_operators(tmp_path: Path) -> None:
-    # The forward pass has nodes 10 to 21 (two parts and a kernel each), so the annotation is node 22.
+    # Five calls of two parts and a kernel come before, nodes 10 to 24, so the annotation is node 25.
     bucket = Call("Reducer::copy_bucket", thread=AUTOGRAD_THREAD, scope=7)
-    inside = [replace(call, parent=22) for call in BACKWARD[:2]]
-    problem = imported(tmp_path, [*FORWARD, bucket, *inside, *BACKWARD[2:]])
+    inside = [replace(call, parent=25) for call in BACKWARD[1:3]]
+    problem = imported(tmp_path, [*FORWARD, BACKWARD[0], bucket, *inside, *BACKWARD[3:]])
     assert problem.operators() == imported(tmp_path, [*FORWARD, *BACKWARD]).operators()
 
 

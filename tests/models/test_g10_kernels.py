@@ -109,6 +109,8 @@ def test_operators(path: Path) -> None:
     assert problem.forward_s == pytest.approx((1 + 2 + 3 + 4) * MS)
     assert problem.backward_s == pytest.approx((0.5 + 5 + 6 + 7 + 8 + 10) * MS)
     assert problem.layer.tolist() == list(range(10))
+    kinds = [operator.kind for operator in problem.operators()]
+    assert (kinds[0], kinds[1], kinds[4], kinds[8]) == ("gemm", "elementwise", "loss", "gemm")
 
 
 def test_tensors(path: Path) -> None:
@@ -201,6 +203,17 @@ def test_running_statistics_are_no_activation(path: Path) -> None:
         ("BatchNorm2d_Backward", 1, "ga m", "gb", 0),
     )
     assert imported(path, text).saved_bytes == 10 * MB
+
+
+def test_dead_outputs_are_workspace_of_the_kernel_and_of_its_rebuild(path: Path) -> None:
+    text = listed(
+        ("BatchNorm2d_Forward", 1, "x", "a b c", 0),
+        ("makeLoss", 1, "a", "ga", 0),
+        ("BatchNorm2d_Backward", 1, "ga a", "gb", 0),
+    )
+    problem = imported(path, text)
+    assert problem.workspace_bytes.tolist() == [24 * MB, 0, 20 * MB]
+    assert problem.tensors()[0].rebuild == Rebuild(1 * MS, (), 24 * MB)
 
 
 def test_empty_tensors_count_if_they_are_saved(path: Path) -> None:

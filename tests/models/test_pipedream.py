@@ -178,8 +178,9 @@ def test_too_few_bytes_are_declared(graph: Path) -> None:
         "0.000 ms; planners recompute them for nothing."
     ) in metadata["heuristics"]
     # 4 MB and 0.5 MB do not join to 4 MB: the profiler took the size of the first.
-    assert "Concatenations recorded as smaller than their inputs: Concat.6." in metadata["left_out"]
-    assert "What LSTM keep inside is not recorded: the saved bytes are too few." in metadata["left_out"]
+    warnings = metadata["derivation"]["warnings"]
+    assert "Concatenations recorded as smaller than their inputs: Concat.6." in warnings
+    assert "What LSTM keep inside is not recorded: the saved bytes are too few." in warnings
 
 
 def test_item_that_does_not_exist(graph: Path) -> None:

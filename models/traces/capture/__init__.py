@@ -67,7 +67,7 @@ def capture(
         target=target,
         device=device,
         gpu=hardware.gpu.name if device == "fake" else device_name(device),
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
         batch=step.batch,
         is_training=step.is_training,
         hardware=hardware,

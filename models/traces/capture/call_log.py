@@ -1,4 +1,3 @@
-# mypy: disallow-subclassing-any=False
 """Logs the calls of a step on fake tensors: their storages and shapes, which an execution trace of fake tensors lacks.
 
 A fake tensor has no address, so the execution trace gives all of them one storage. The log knows them by their storage
@@ -74,30 +73,28 @@ class CallLog:
         """Log every call that reaches a kernel while inside."""
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        log = self
+        def dispatch(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return self._logged(func, args, kwargs or {})
 
-        class _Logging(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                return log._logged(func, args, kwargs or {})
-
-        with _Logging(), _annotations_aside():
+        base: Any = TorchDispatchMode
+        mode = type("_LoggingMode", (base,), {"__torch_dispatch__": dispatch})
+        with mode(), _annotations_aside():
             self._learn_counts()
             yield
 
     def _logged(self, func: Any, args: Any, kwargs: Any) -> Any:
-        from torch.autograd import _record_function_with_args_enter, _record_function_with_args_exit
-
         name = func._schema.name
         if name.startswith(_ASIDE):
             return func(*args, **kwargs)
         number = len(self.calls)
         self.calls.append(None)
         overwrites = name == "aten::add" and self._may_be_overwritten(args[0])
-        marker = _record_function_with_args_enter(f"slackswap call {number}")
+        begin, end = _annotation_calls()
+        marker = begin(f"slackswap call {number}")
         try:
             result = func(*args, **kwargs)
         finally:
-            _record_function_with_args_exit(marker)
+            end(marker)
         arguments = tuple(self.describe(value) for value in (*args, *kwargs.values()))
         results = result if isinstance(result, tuple | list) else (result,)
         described = tuple(self.describe(value) for value in results)
@@ -124,7 +121,7 @@ class CallLog:
         import torch
 
         with torch.enable_grad():
-            x = torch.zeros(2, requires_grad=True).exp()
+            x: Any = torch.zeros(2, requires_grad=True).exp()
             (x.sin() + x.cos()).sum().backward()
 
 
@@ -145,21 +142,29 @@ def _use_counts(tensor: Any) -> tuple[int, int]:
     return int(tensor._use_count()), int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
 
+def _annotation_calls() -> tuple[Any, Any]:
+    """Return the calls that begin and end an annotation without the dispatcher."""
+    import torch
+
+    autograd: Any = torch.autograd
+    return autograd._record_function_with_args_enter, autograd._record_function_with_args_exit
+
+
 @contextlib.contextmanager
 def _annotations_aside() -> Iterator[None]:
     """Keep `record_function` from going through the dispatcher, whose own calls would tear the recorded call tree."""
-    from torch.autograd import _record_function_with_args_enter, _record_function_with_args_exit
     from torch.profiler import record_function
 
+    begin, end = _annotation_calls()
     kept: Any = record_function
     enter, leave = kept.__enter__, kept.__exit__
 
     def enter_aside(annotation: Any) -> Any:
-        annotation.record = _record_function_with_args_enter(annotation.name)
+        annotation.record = begin(annotation.name)
         return annotation
 
     def leave_aside(annotation: Any, *_: Any) -> None:
-        _record_function_with_args_exit(annotation.record)
+        end(annotation.record)
 
     kept.__enter__, kept.__exit__ = enter_aside, leave_aside
     try:

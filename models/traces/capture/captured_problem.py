@@ -32,6 +32,7 @@ class CapturedStep:
     calls : the same calls with shapes
     times_from : where the times are from, as half a sentence
     saved : what autograd itself counted
+    notes : sentences on what was assumed
     remarks : sentences on what makes the numbers doubtful
     """
 
@@ -41,6 +42,7 @@ class CapturedStep:
     times: OperatorTimes
     times_from: str
     saved: SavedByAutograd
+    notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -123,6 +125,7 @@ def _metadata(
         "autograd_saved_bytes": captured.saved.bytes,
         "heuristics": [
             *records.heuristics,
+            *captured.notes,
             "Rebuild costs are the sum of the times of the operators that a rebuild repeats.",
             f"A capture does not measure the host link: it is that of {circumstances.hardware.name}.",
         ],

@@ -136,10 +136,14 @@ class _Merger:
         else:
             for tensor, shown in zip(ids, tensors_in(opened.logged.arguments), strict=False):
                 self._see(tensor, shown.storage, raw.id)
-                for around in self._open:
-                    if tensor in around.inputs and around.inputs[tensor] is None:
-                        around.inputs[tensor] = shown.storage
+                self._tell_around(tensor, shown.storage)
         self._open.append(opened)
+
+    def _tell_around(self, tensor: int, storage: int) -> None:
+        """Let the calls around know the storage of a tensor that they were given and that no call made before."""
+        for around in self._open:
+            if tensor in around.inputs and around.inputs[tensor] is None:
+                around.inputs[tensor] = storage
 
     def _as_in_memory(self, logged: LoggedCall, parent: int) -> LoggedCall:
         """Return a call with the storages that it would have if tensors had memory: see `LoggedCall.overwrites`."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from slackswap.hardware.catalog import Hardware
@@ -12,11 +10,18 @@ from slackswap.models.traces.capture.call_log import CallLog
 from slackswap.models.traces.capture.captured_problem import CapturedStep, with_seed_in_backward
 from slackswap.models.traces.capture.fake_nodes import merge
 from slackswap.models.traces.capture.fake_tensors import fake_tensors
-from slackswap.models.traces.capture.recorded_step import Announce, early_stop_off
+from slackswap.models.traces.capture.recorded_step import Announce, early_stop_off, execution_trace_to
 from slackswap.models.traces.capture.training_step import TrainingStep
 from slackswap.models.traces.capture.user_step import Target, call_target
 from slackswap.models.traces.execution_trace import cut_iteration
 from slackswap.models.traces.roofline_times import roofline_operator_times
+
+_NOTES = (
+    "The step ran on fake tensors of a CPU: its calls are a CPU's, and dropout masks have the element type of what they mask"
+    " (on a GPU, one byte per element).",
+    "A fake kernel has no temporaries of its own: workspaces hold only what calls return to each other, and scratch memory"
+    " that a real kernel returns (of an LSTM, say) has no bytes.",
+)
 
 
 def fake_step(target: Target, hardware: Hardware, announce: Announce) -> tuple[CapturedStep, TrainingStep]:
@@ -34,43 +39,24 @@ def fake_step(target: Target, hardware: Hardware, announce: Announce) -> tuple[C
         saved = step.run_and_count()
         announce("observing a step")
         log = CallLog()
-        with log.logging(), step.numbered_blocks(), _observed() as observed:
-            step.run()
+        observed = _observe(step, log)
     announce("reading the observation")
-    calls = merge(observed.read(), log)
+    calls = merge(observed, log)
     nodes = tuple(call.node for call in calls)
     iteration = with_seed_in_backward(cut_iteration(nodes, target.name))
     times = roofline_operator_times(calls, iteration, hardware)
     times_from = f"the roofline of the {hardware.gpu.name}"
-    return CapturedStep(nodes, iteration, calls, times, times_from, saved), step
+    return CapturedStep(nodes, iteration, calls, times, times_from, saved, _NOTES), step
 
 
-class _Observed:
-    """Where the execution trace is written to, and its bytes once it is whole."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._content = b""
-
-    def load(self) -> None:
-        self._content = self.path.read_bytes()
-
-    def read(self) -> bytes:
-        return self._content
-
-
-@contextlib.contextmanager
-def _observed() -> Iterator[_Observed]:
-    """Record an execution trace while inside."""
-    from torch.profiler import ExecutionTraceObserver
-
+def _observe(step: TrainingStep, log: CallLog) -> bytes:
+    """Run a step under the log and return its execution trace."""
     with tempfile.TemporaryDirectory(prefix="slackswap-") as folder:
-        observed = _Observed(Path(folder) / "et.json")
-        observer = ExecutionTraceObserver().register_callback(str(observed.path))
-        observer.start()
-        try:
-            yield observed
-        finally:
-            observer.stop()
-            observer.unregister_callback()
-        observed.load()
+        path = Path(folder) / "et.json"
+        with log.logging(), step.numbered_blocks(), execution_trace_to(path) as observer:
+            observer.start()
+            try:
+                step.run()
+            finally:
+                observer.stop()
+        return path.read_bytes()

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.capture.captured_problem import CapturedStep, with_seed_in_backward
@@ -87,21 +88,32 @@ def _profile(step: TrainingStep, device: str, n_steps: int, n_warmup: int) -> tu
         activities.append(profiler.ProfilerActivity.CUDA)
     with tempfile.TemporaryDirectory(prefix="slackswap-") as folder:
         observed, exported = Path(folder) / "et.json", Path(folder) / "kineto.json"
-        observer = profiler.ExecutionTraceObserver().register_callback(str(observed))
-        try:
-            with profiler.profile(
+        with (
+            execution_trace_to(observed) as observer,
+            profiler.profile(
                 activities=activities,
                 schedule=profiler.schedule(wait=0, warmup=n_warmup, active=n_steps, repeat=1),
                 on_trace_ready=lambda profile: profile.export_chrome_trace(str(exported)),
                 record_shapes=True,
                 execution_trace_observer=observer,
-            ) as profile:
-                for _ in range(n_warmup + n_steps):
-                    step.run()
-                    profile.step()
-        finally:
-            observer.unregister_callback()
+            ) as profile,
+        ):
+            for _ in range(n_warmup + n_steps):
+                step.run()
+                profile.step()
         return observed.read_bytes(), exported.read_bytes()
+
+
+@contextlib.contextmanager
+def execution_trace_to(path: Path) -> Iterator[Any]:
+    """Give an observer that writes an execution trace; the file is whole when the context ends."""
+    from torch.profiler import ExecutionTraceObserver
+
+    observer = ExecutionTraceObserver().register_callback(str(path))
+    try:
+        yield observer
+    finally:
+        observer.unregister_callback()
 
 
 def quiet_torch() -> None:

@@ -70,7 +70,7 @@ def call_target(target: Target) -> UserStep:
 
     with user_code(target.name, "calling it"):
         returned = target.function()
-    if not isinstance(returned, tuple | list) or len(returned) != 3:  # noqa: PLR2004 - model, inputs, loss
+    if not isinstance(returned, tuple | list) or len(returned) != 3:
         raise InputError(f"{_RETURNS}, not {_described(returned)}", source=target.name)
     model, inputs, loss = returned
     if not isinstance(model, nn.Module):
@@ -83,26 +83,19 @@ def call_target(target: Target) -> UserStep:
 
 def _load(name: str, text: str) -> ModuleType:
     if not name.endswith(".py"):
-        with _importable_from(Path.cwd()):
-            return _module(name, text)
+        _make_importable(Path.cwd())
+        return _module(name, text)
     path = Path(name)
     if not path.is_file():
         raise InputError("there is no such file", source=name)
-    # Dataclasses and pickles look their module up by name.
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    # Dataclasses and pickles look their module up by name, which must not hide another module.
+    spec = importlib.util.spec_from_file_location(f"captured_file_{path.stem}", path.resolve())
     if spec is None or spec.loader is None:
         raise InputError("is no Python file", source=name)
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(path.stem)
-    sys.modules[path.stem] = module
-    try:
-        with _importable_from(path.resolve().parent):
-            spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(path.stem)
-        if before is not None:
-            sys.modules[path.stem] = before
-        raise
+    sys.modules[spec.name] = module
+    _make_importable(path.resolve().parent)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -119,13 +112,11 @@ def _module(name: str, text: str) -> ModuleType:
         raise
 
 
-@contextlib.contextmanager
-def _importable_from(folder: Path) -> Iterator[None]:
-    """Let a module import its neighbours; what it imports later in its functions too."""
+def _make_importable(folder: Path) -> None:
+    """Let a module import its neighbours, as Python does for a script; its functions too, when they are called."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
-    yield
 
 
 def _check_inputs(inputs: Any, name: str) -> None:
@@ -194,7 +185,9 @@ def _is_library(filename: str) -> bool:
 
 
 def _hint(error: BaseException) -> str:
-    """Say what to do about what only happens without data."""
+    """Say what to do about what a fake tensor, or a machine without a GPU, cannot do."""
     if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):
         return "; it depends on values, which a fake tensor has not: capture on a real device"
+    if any(said in str(error) for said in ("not linked with support for cuda", "not compiled with CUDA")):
+        return "; build the model on the CPU, and leave the device to --device"
     return ""

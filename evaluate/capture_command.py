@@ -30,7 +30,7 @@ def capture(target: str, device: Device, hardware: str | None, steps: int, warmu
 
     Needs the torch extra: pip install "slackswap[torch]".
     """
-    from slackswap.evaluate.report import describe_problem, print_table
+    from slackswap.evaluate.problem_report import print_problem
     from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
     from slackswap.models.atomic_file import check_writable
     from slackswap.models.problem_file import write_problem
@@ -46,12 +46,7 @@ def capture(target: str, device: Device, hardware: str | None, steps: int, warmu
         n_warmup=warmup,
         announce=lambda line: click.echo(line, err=True),
     )
-    facts, remarks = describe_problem(problem)
-    print_table(facts)
-    for line in remarks:
-        click.echo(line)
-    for warning in problem.metadata["derivation"]["warnings"]:
-        click.echo(f"warning: {warning}", err=True)
+    print_problem(problem)
     if output is not None:
         write_problem(problem, output)
         click.echo(f"problem written to {output}", err=True)

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from slackswap.models.traces.capture.user_step import UserStep
 
 
-def small_gpt(*, layers: int = 2, hidden: int = 32, heads: int = 4, sequence: int = 16, batch: int = 2) -> UserStep:
+def small_gpt(
+    *, layers: int = 2, hidden: int = 32, heads: int = 4, sequence: int = 16, batch: int = 2, vocabulary: int = 64
+) -> UserStep:
     """Embeddings, dropout, pre-norm blocks with fused attention (split, views, residual adds), cross entropy."""
     import torch
     from torch import nn
     from torch.nn import functional
-
-    vocabulary = 64
 
     class Block(nn.Module):
         def __init__(self) -> None:

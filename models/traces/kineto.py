@@ -117,6 +117,7 @@ class _Found:
     launches: dict[Hashable, tuple[Thread, float]] = field(default_factory=dict)
     by_external_id: dict[Hashable, tuple[Thread, float]] = field(default_factory=dict)
     memory: list[MemoryEvent] = field(default_factory=list)
+    launched_elsewhere: set[Scalar] = field(default_factory=set)  # correlation ids outside of the window
     work: list[tuple[Scalar, Scalar, float, WorkKind]] = field(default_factory=list)
 
     def add(self, placed: PlacedEvent) -> None:
@@ -126,6 +127,8 @@ class _Found:
                 self._keep_work(placed)
         elif placed.kind != "other" and self._lies_in_window(placed):
             self._add_host(placed)
+        elif placed.kind == "launch" and placed.correlation is not None:
+            self.launched_elsewhere.add(placed.correlation)
 
     def _add_host(self, placed: PlacedEvent) -> None:
         if placed.kind == "operator":
@@ -159,7 +162,10 @@ class _Found:
 
     def _launch(self, correlation: Scalar, external_id: Scalar) -> tuple[Thread, float] | None:
         launch = self.launches.get(correlation) if correlation is not None else None
-        return launch or (self.by_external_id.get(external_id) if external_id is not None else None)
+        if launch is not None or external_id is None or correlation in self.launched_elsewhere:
+            return launch
+        # In some files external ids are correlation ids: only what has no launch anywhere is looked up by them.
+        return self.by_external_id.get(external_id)
 
     def attached(self) -> tuple[dict[Thread, tuple[DeviceWork, ...]], Orphans]:
         """Group device work by the thread that launched it; count what was launched by none."""

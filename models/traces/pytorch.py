@@ -26,7 +26,7 @@ from slackswap.models.traces.rebuild_recipes import is_saved
 from slackswap.models.traces.storage_lifetimes import Lifetime, find_lifetimes
 from slackswap.models.traces.trace_content import TraceKind, recognise
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file, problem_name
-from slackswap.models.traces.trace_link import TraceLink, check_nesting, link_traces
+from slackswap.models.traces.trace_link import TraceLink, check_nesting, find_iteration, link_traces
 from slackswap.models.traces.traced_problem import CPU, build_records, compute_device, is_checkpointed
 
 _COMPILED = "CompiledFunctionBackward"
@@ -111,7 +111,8 @@ def refuse_execution_trace(file: TraceFile) -> InputError:
 def _import_pair(trace_file: TraceFile, kineto_file: TraceFile, link: Link, name: str) -> Problem:
     storages = read_storages(trace_file)
     trace, iteration, device = storages.trace, storages.iteration, storages.device
-    kineto = read_kineto(kineto_file)
+    found = find_iteration(trace.nodes, iteration, kineto_file)
+    kineto = read_kineto(kineto_file, window=found.window)
     if trace.process is not None and trace.process not in kineto.processes:
         raise InputError(
             f"was not recorded in the execution trace's process, {trace.process}: record both in one run (of one rank)",
@@ -130,7 +131,7 @@ def _import_pair(trace_file: TraceFile, kineto_file: TraceFile, link: Link, name
         "source": [trace_file.name, kineto_file.name],
         "gpu": _device_name(device, kineto),
         "step": iteration.step or "unnamed",
-        "kineto_iteration": _kineto_iteration(iteration, trace_link, kineto),
+        "kineto_iteration": f"index {found.index} of {found.of}" if found.of else "unknown",
         "nodes": trace_link.n_nodes,
         "matched_nodes": sum(node.id in trace_link.event_of and not node.is_annotation for node in trace.nodes),
         "heuristics": [*records.heuristics, trace_link.method],
@@ -194,15 +195,3 @@ def _device_name(device: str, kineto: KinetoTrace) -> str:
     number = device.rpartition(":")[2]
     names = {str(key): value for key, value in kineto.device_names.items()}
     return names.get(number, device)
-
-
-def _kineto_iteration(iteration: Iteration, link: TraceLink, kineto: KinetoTrace) -> str:
-    """Say which of the iterations in the Kineto trace the execution trace recorded, by its first backward operator."""
-    first = next((link.event_of[root.node.id] for root in iteration.backward if root.node.id in link.event_of), None)
-    if first is None:
-        return "unknown"
-    starts = sorted(
-        event.start_us for event in kineto.operators if event.name == first.name and event.thread == first.thread
-    )
-    each = max(1, sum(root.node.name == first.name for root in iteration.backward))
-    return f"index {starts.index(first.start_us) // each} of {-(-len(starts) // each)}"

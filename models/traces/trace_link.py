@@ -7,18 +7,22 @@ fit best.
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.call_alignment import align_calls
 from slackswap.models.traces.call_tree import ROUNDING_US
 from slackswap.models.traces.execution_trace import EVALUATE_FUNCTION, Iteration, Node
-from slackswap.models.traces.kineto import KinetoTrace
-from slackswap.models.traces.kineto_events import CpuOperator
+from slackswap.models.traces.kineto import KinetoTrace, Window
+from slackswap.models.traces.kineto_events import CpuOperator, EventStream
+from slackswap.models.traces.trace_file import TraceFile
 
 _SAME_NAMES = 0.9
+_NEVER = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,96 @@ class TraceLink:
     event_of: dict[int, CpuOperator]
     n_nodes: int
     method: str
+
+
+@dataclass(slots=True)
+class _Sighting:
+    """Where in a Kineto trace the calls of an execution trace were seen.
+
+    Attributes
+    ----------
+    by_id_us : starts of the events that share a record function id and the name with a call
+    n_other : events that share only the id: it is of another recording then
+    numbered : sequence number and start of the events with the name of a numbered call, by name
+    marks_us : starts of the events with the name that marks an iteration
+    """
+
+    by_id_us: array[float] = field(default_factory=lambda: array("d"))
+    n_other: int = 0
+    numbered: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
+    marks_us: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass(frozen=True, slots=True)
+class IterationWindow:
+    """The part of a Kineto trace that an execution trace recorded.
+
+    Attributes
+    ----------
+    window : in microseconds
+    index, of : which iteration of the file it is, counted by its first backward call; `of` is 0 where that was not seen
+    """
+
+    window: Window
+    index: int
+    of: int
+
+
+def find_iteration(nodes: Sequence[Node], iteration: Iteration, file: TraceFile) -> IterationWindow:
+    """Look at a whole Kineto trace once and return the stretch in which the calls of an execution trace ran.
+
+    Without record function ids the stretch is widened by its own length on either side, for the calls without a number.
+    """
+    calls = [node for node in nodes if not node.is_container]
+    mark = iteration.backward[0].node.name
+    seen = _look(calls, mark, file)
+    if seen.by_id_us and len(seen.by_id_us) >= _SAME_NAMES * (len(seen.by_id_us) + seen.n_other):
+        start_us, end_us = min(seen.by_id_us), max(seen.by_id_us)
+    else:
+        start_us, end_us = _numbered_stretch(calls, seen)
+    each = max(1, sum(root.node.name == mark for root in iteration.backward))
+    before = sum(mark_us < start_us for mark_us in seen.marks_us)
+    margin_us = 0.0 if seen.by_id_us and start_us == min(seen.by_id_us) else end_us - start_us
+    window = (start_us - margin_us, end_us + margin_us)
+    return IterationWindow(window, before // each, -(-len(seen.marks_us) // each))
+
+
+def _look(calls: Sequence[Node], mark: str, file: TraceFile) -> _Sighting:
+    by_id = {node.record_function: node.name for node in calls if node.record_function > 0}
+    names = {node.name for node in calls if node.sequence >= 0}
+    seen, events = _Sighting(), EventStream(file)
+    for placed in events:
+        if placed.kind != "operator":
+            continue
+        try:
+            operator = placed.operator()
+        except InputError as error:
+            raise events.located(error, placed) from None
+        if operator.record_function in by_id:
+            if by_id[operator.record_function] == operator.name:
+                seen.by_id_us.append(operator.start_us)
+            else:
+                seen.n_other += 1
+        if operator.sequence >= 0 and operator.name in names:
+            numbers, starts_us = seen.numbered.setdefault(operator.name, (array("q"), array("d")))
+            numbers.append(operator.sequence)
+            starts_us.append(operator.start_us)
+        if operator.name == mark:
+            seen.marks_us.append(operator.start_us)
+    return seen
+
+
+def _numbered_stretch(calls: Sequence[Node], seen: _Sighting) -> Window:
+    """Return the stretch of the calls whose numbers fit best; all times where there is none."""
+    offset = _best_offset(calls, {name: set(numbers) for name, (numbers, _) in seen.numbered.items()})
+    wanted = {(node.name, node.sequence + offset) for node in calls if node.sequence >= 0}
+    hits_us = [
+        start_us
+        for name, (numbers, starts_us) in seen.numbered.items()
+        for number, start_us in zip(numbers, starts_us, strict=True)
+        if (name, number) in wanted
+    ]
+    return (min(hits_us), max(hits_us)) if hits_us else (-math.inf, math.inf)
 
 
 def link_traces(nodes: Sequence[Node], kineto: KinetoTrace) -> TraceLink:
@@ -83,13 +177,17 @@ def _by_record_function(calls: Sequence[Node], operators: Sequence[CpuOperator])
 
 
 def _sequence_offset(calls: Sequence[Node], operators: Sequence[CpuOperator]) -> int:
-    """Find the constant difference of sequence numbers at which most (name, number) pairs meet; the least of equals."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for operator in operators:
         if operator.sequence >= 0:
             numbers[operator.name].add(operator.sequence)
+    return _best_offset(calls, numbers)
+
+
+def _best_offset(calls: Sequence[Node], numbers: Mapping[str, Collection[int]]) -> int:
+    """Find the constant difference of sequence numbers at which most (name, number) pairs meet; the least of equals."""
     wanted = [(node.name, node.sequence) for node in calls if node.sequence >= 0]
-    rarest = min(wanted, key=lambda pair: len(numbers.get(pair[0], ())) or len(operators) + 1, default=None)
+    rarest = min(wanted, key=lambda pair: len(numbers.get(pair[0], ())) or _NEVER, default=None)
     if rarest is None:
         return 0
     candidates = {number - rarest[1] for number in numbers.get(rarest[0], ())} | {0}

@@ -16,6 +16,7 @@ from slackswap.models.traces.derivation import FACTS, KEY
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 
 def print_problem(problem: Problem) -> None:
@@ -94,7 +95,7 @@ def derivation_table(derivation: Mapping[str, Any]) -> Table:
     return table
 
 
-def _shown(count: object) -> str:
+def _shown(count: object) -> Text | str:
     return plain(str(count)) if count else "-"
 
 

@@ -85,9 +85,11 @@ def _import_alone(file: TraceFile, kind: TraceKind, *, link: Link, step: str, ro
 
         return import_kineto(file, link=link, step=step)
     if kind == "execution trace":
-        from slackswap.models.traces.pytorch import refuse_execution_trace
+        from slackswap.models.traces.untimed_trace import import_untimed_trace, refuse_untimed_trace
 
-        raise refuse_execution_trace(file)
+        if roofline is None:
+            raise refuse_untimed_trace(file)
+        return import_untimed_trace(file, link=link, hardware=roofline)
     importer = _importers().get(kind)
     if importer is None:
         raise InputError(

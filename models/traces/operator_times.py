@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -131,7 +131,7 @@ def dropped_calls(
 ) -> tuple[Dropped, ...]:
     """Return the outermost calls of the step that belong to neither pass, by what they are, with their device work."""
     counts: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for root in outermost_calls(nodes):
         if root.node.id in iteration.operator_of:
             continue

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from slackswap.hardware.gpu_names import find_gpu
-from slackswap.models.problem import Problem
+from slackswap.models.problem import FloatArray, Problem
 
 # Caches and rounding of time stamps let a short kernel look a little faster than memory.
 _TOLERANCE = 1.1
@@ -16,6 +18,28 @@ _MIN_BYTES = 64 << 20
 def remarks_on(problem: Problem) -> list[str]:
     """Return one sentence for each doubt, none for a plausible problem."""
     return [*_free_work(problem), *_too_fast(problem)]
+
+
+def computed_too_fast(duration_s: Sequence[float] | FloatArray, flops: Sequence[float], gpu_name: str) -> list[str]:
+    """Compare the FLOPs of operators with the highest peak of the named GPU; no sentence where it has no such peak.
+
+    Parameters
+    ----------
+    duration_s, flops : per operator
+    gpu_name : as the profiler wrote it
+    """
+    hardware = find_gpu(gpu_name) if gpu_name else None
+    if hardware is None:
+        return []
+    peak = max(hardware.gpu.peak_flops_per_s.values())
+    speeds = [done / took for done, took in zip(flops, duration_s, strict=True) if done and took > 0]
+    fast = [speed for speed in speeds if speed > _TOLERANCE * peak]
+    if not fast:
+        return []
+    return [
+        f"{len(fast)} operators compute faster than the {hardware.gpu.name} can: up to {max(fast) / 1e12:.0f} TFLOP/s of"
+        f" {peak / 1e12:.0f}; are times or shapes of another run?"
+    ]
 
 
 def _free_work(problem: Problem) -> list[str]:

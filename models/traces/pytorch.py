@@ -13,7 +13,7 @@ from typing import Any
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.problem import Problem
-from slackswap.models.traces.derivation import Derivation, Fact, exact, rebuild_costs
+from slackswap.models.traces.derivation import KEY, Derivation, Fact, exact, rebuild_costs
 from slackswap.models.traces.execution_trace import (
     ExecutionTrace,
     Iteration,
@@ -22,7 +22,10 @@ from slackswap.models.traces.execution_trace import (
 )
 from slackswap.models.traces.kineto import KinetoTrace, read_kineto
 from slackswap.models.traces.operator_times import OperatorTimes, dropped_calls, measure
+from slackswap.models.traces.plausibility import computed_too_fast
 from slackswap.models.traces.rebuild_recipes import is_saved
+from slackswap.models.traces.roofline_times import flops_by_operator
+from slackswap.models.traces.shaped_calls import read_shaped_calls
 from slackswap.models.traces.storage_lifetimes import Lifetime, find_lifetimes
 from slackswap.models.traces.trace_content import TraceKind, recognise
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file, problem_name
@@ -96,18 +99,6 @@ def read_storages(file: TraceFile) -> StoragesOfTrace:
     return StoragesOfTrace(trace, iteration, lifetimes, compute_device(lifetimes))
 
 
-def refuse_execution_trace(file: TraceFile) -> InputError:
-    """Return why an execution trace alone is not enough, and what it supports."""
-    storages = read_storages(file)
-    saved = storages.saved
-    return InputError(
-        f"is an execution trace, which has no times; it holds {len(storages.iteration.operators)} operators and"
-        f" A = {sum(item.bytes for item in saved) / 1e6:.1f} MB in {len(saved)} tensors; give the Kineto trace recorded with"
-        " it too, joined by '+', or let --times roofline estimate times for a GPU of the catalog",
-        source=file.source,
-    )
-
-
 def _import_pair(trace_file: TraceFile, kineto_file: TraceFile, link: Link, name: str) -> Problem:
     storages = read_storages(trace_file)
     trace, iteration, device = storages.trace, storages.iteration, storages.device
@@ -143,8 +134,13 @@ def _import_pair(trace_file: TraceFile, kineto_file: TraceFile, link: Link, name
         )
     except InputError as error:
         raise InputError(f"gives no valid problem: {error}", source=trace_file.source) from None
+    flops = flops_by_operator(read_shaped_calls(trace_file, trace.nodes), iteration)
+    if any(flops):
+        metadata["forward_flops"] = sum(flops[: len(iteration.forward)])
     derivation = _derivation(problem, storages, trace_link, kineto, times)
-    return replace(problem, metadata={**metadata, "derivation": derivation.as_metadata()})
+    said = computed_too_fast(problem.duration_s, flops, str(metadata["gpu"]))
+    derivation = replace(derivation, warnings=[*derivation.warnings, *said])
+    return replace(problem, metadata={**metadata, KEY: derivation.as_metadata()})
 
 
 def _derivation(

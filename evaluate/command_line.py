@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING
 import click
 
 from slackswap.evaluate.calibrate_command import calibrate
+from slackswap.evaluate.capture_command import capture
 from slackswap.evaluate.command_options import CSV, HARDWARE, JSON, PLANNERS, SEED, positive_seconds, time_limit_of
+from slackswap.evaluate.command_output import check_outputs, write_output
+from slackswap.evaluate.problem_command import problem
+from slackswap.evaluate.survey_command import survey
 from slackswap.hardware.input_error import InputError
 
 if TYPE_CHECKING:
@@ -122,7 +126,7 @@ def shootout(
     from slackswap.evaluate.sources import DEFAULT_SOURCES, load_source
     from slackswap.planners import find_planners
 
-    _check_outputs(json_path, csv_path)
+    check_outputs(json_path, csv_path)
     planners, budgets, names = find_planners(planner), parse_budgets(budget), sources or DEFAULT_SOURCES
     problems = [load_source(name, hardware) for name in names]
     results: list[Result] = []
@@ -138,24 +142,12 @@ def shootout(
         )
         finished = _collect(cells, results)
     rows = [result.row for result in results]
-    _write(json_path, to_json_lines(rows))
-    _write(csv_path, to_csv(rows))
+    write_output(json_path, to_json_lines(rows))
+    write_output(csv_path, to_csv(rows))
     if "-" not in (json_path, csv_path):
         _print_tables(results)
     if not finished:
         raise KeyboardInterrupt
-
-
-def _check_outputs(*paths: str | None) -> None:
-    """Refuse outputs that cannot be written, before the work whose results they are meant for."""
-    from slackswap.models.atomic_file import check_writable
-
-    named = [path for path in paths if path is not None]
-    if len(set(named)) < len(named):
-        raise InputError("two outputs would overwrite each other: name different files", source=named[0])
-    for path in named:
-        if path != "-":
-            check_writable(path)
 
 
 def _collect(cells: Iterator[list[Result]], results: list[Result]) -> bool:
@@ -205,7 +197,7 @@ def plan(
     from slackswap.models.plan_file import write_plan
     from slackswap.planners import find_planners
 
-    _check_outputs(output)
+    check_outputs(output)
     planners, budgets = find_planners(planner), parse_budgets(budget)
     if len(planners) != 1 or len(budgets) != 1:
         raise InputError(
@@ -255,7 +247,7 @@ def gap(
     from slackswap.evaluate.sources import load_source
     from slackswap.planners import find_planners
 
-    _check_outputs(json_path, csv_path, plot)
+    check_outputs(json_path, csv_path, plot)
     if plot is not None:
         check_figure_path(plot)
     planners, budgets = find_planners(planner), parse_budgets(budget)
@@ -267,8 +259,8 @@ def gap(
         cells = measure_gaps(problem, budgets[0], planners, seed, time_limit, progress.announce)
         finished = _collect(cells, results)
     rows = gap_rows(results)
-    _write(json_path, to_json_lines(rows))
-    _write(csv_path, to_csv(rows, COLUMNS))
+    write_output(json_path, to_json_lines(rows))
+    write_output(csv_path, to_csv(rows, COLUMNS))
     if "-" not in (json_path, csv_path):
         print_table(gap_table(rows))
         for line in explain_infeasibility(results):
@@ -293,107 +285,15 @@ def score(source: str, plan_file: str, hardware: str | None, policy: str | None,
     from slackswap.evaluate.results import to_json_lines
     from slackswap.evaluate.sources import load_source
 
-    _check_outputs(json_path)
+    check_outputs(json_path)
     result = score_stored_plan(load_source(source, hardware), plan_file, policy)
-    _write(json_path, to_json_lines([result.row]))
+    write_output(json_path, to_json_lines([result.row]))
     if json_path != "-":
         _print_tables([result])
 
 
-@cli.command()
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@HARDWARE
-@click.option(
-    "--step", default="", metavar="NAME", help="Of a trace of several steps, the one to take (`#18` or `18`)."
-)
-@click.option(
-    "--times",
-    type=click.Choice(["recorded", "roofline"]),
-    default="recorded",
-    show_default=True,
-    help="Operator times of an execution trace that has none: from the roofline of --hardware.",
-)
-@click.option("--kinds", metavar="FILE.toml", help="Operator kinds by name, before the built-in table.")
-@click.option("--check", metavar="FILE", help="Compare A with a memory snapshot, memory timeline or Kineto trace.")
-@click.option("-o", "--output", metavar="FILE", help="Write the problem here (.json or .json.gz); one SOURCE only.")
-def problem(
-    sources: tuple[str, ...],
-    hardware: str | None,
-    step: str,
-    times: str,
-    kinds: str | None,
-    check: str | None,
-    output: str | None,
-) -> None:
-    """Show what was derived from each SOURCE, and how; write the problem with -o."""
-    from slackswap.evaluate.problem_report import describe_check, print_problem
-    from slackswap.evaluate.sources import TraceOptions, load_source
-    from slackswap.models.problem_file import write_problem
-
-    if output is not None and len(sources) > 1:
-        raise InputError("takes one SOURCE: a file holds one problem", source="-o")
-    _check_outputs(output)
-    options = TraceOptions(step, times == "roofline", kinds)
-    for source in sources:
-        derived = load_source(source, hardware, options)
-        print_problem(derived)
-        if check is not None:
-            for line in describe_check(derived, check):
-                click.echo(line)
-        if output is not None:
-            write_problem(derived, output)
-            click.echo(f"problem written to {output}", err=True)
-
-
-@cli.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@HARDWARE
-@click.option("--budget", default="80%,60%,40%", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
-@PLANNERS
-@time_limit_of(0.5)
-@SEED
-@click.option("-o", "--output", metavar="FILE.md", help="Write the page here; without it, to stdout.")
-def survey(
-    paths: tuple[str, ...],
-    hardware: str | None,
-    budget: str,
-    planner: str,
-    time_limit: float,
-    seed: int,
-    output: str | None,
-) -> None:
-    """Run every planner on every trace among files and folders; show one page of Markdown."""
-    from slackswap.evaluate.budget import parse_budgets
-    from slackswap.evaluate.progress import Progress
-    from slackswap.evaluate.survey import Surveyed, import_everything, markdown
-    from slackswap.evaluate.survey import survey as run
-    from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
-    from slackswap.planners import find_planners
-
-    _check_outputs(output)
-    planners, budgets = find_planners(planner), parse_budgets(budget)
-    machine = load_hardware(hardware or DEFAULT_HARDWARE)
-    imported, refused = import_everything(paths, machine)
-    surveyed: list[Surveyed] = []
-    finished = True
-    with Progress(len(imported) * len(budgets) * (len(planners) + 1)) as progress:
-        try:
-            surveyed.extend(
-                run(imported, budgets, planners, seed=seed, time_limit_s=time_limit, announce=progress.announce)
-            )
-        except KeyboardInterrupt:
-            finished = False
-    command = (
-        f"slackswap survey {' '.join(Path(path).name for path in paths)} --budget {budget} --time-limit {time_limit:g}"
-    )
-    _write(output or "-", markdown(surveyed, refused, hardware=machine, command=command))
-    if output is not None:
-        click.echo(f"page written to {output}: {len(surveyed)} problems, {len(refused)} files refused", err=True)
-    if not finished:
-        raise KeyboardInterrupt
-
-
-cli.add_command(calibrate)
+for _command in (problem, survey, capture, calibrate):
+    cli.add_command(_command)
 
 
 @cli.command("list")
@@ -442,12 +342,3 @@ def reproduce(items: tuple[str, ...], out: str | None, jobs: int | None, ga_seco
         click.echo(f"files written to {folder}: {len(list(write(reproduced, folder)))}", err=True)
         if not figures_can_be_drawn():
             click.echo('no figures: they need the plot extra, pip install "slackswap[plot]"', err=True)
-
-
-def _write(path: str | None, text: str) -> None:
-    from slackswap.models.atomic_file import write_atomically
-
-    if path == "-":
-        click.echo(text, nl=False)
-    elif path is not None:
-        write_atomically(Path(path), text.encode())

@@ -84,9 +84,7 @@ def small_resnet(*, width: int = 8, size: int = 32, batch: int = 4) -> UserStep:
             )
             self.pool = nn.MaxPool2d(3, 2, 1)
             self.layers = nn.Sequential(Residual(width, width, 1), Residual(width, 2 * width, 2))
-            self.head = nn.Sequential(
-                nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(2 * width, 10)
-            )
+            self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(2 * width, 10))
 
         def forward(self, images: Any, labels: Any) -> Any:
             scores = self.head(self.layers(self.pool(self.stem(images))))

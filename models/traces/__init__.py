@@ -64,17 +64,16 @@ def _recognised(paths: Sequence[Path | str]) -> list[tuple[TraceFile, TraceKind]
     from slackswap.models.traces.trace_file import open_trace_files
 
     found: list[tuple[TraceFile, TraceKind]] = []
-    refused: InputError | None = None
-    for path in paths:
-        for file in open_trace_files(path):
-            try:
-                found.append((file, recognise(file)))
-            except InputError as error:
-                if not file.member:
-                    raise
-                refused = refused or error
+    refused: list[InputError] = []
+    for file in (file for path in paths for file in open_trace_files(path)):
+        try:
+            found.append((file, recognise(file)))
+        except InputError as error:
+            if not file.member:
+                raise
+            refused.append(error)
     if not found:
-        raise refused or InputError("give a trace file")
+        raise refused[0] if refused else InputError("give a trace file")
     return found
 
 

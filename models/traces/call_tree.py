@@ -54,7 +54,9 @@ def _nest(events: list[CpuOperator]) -> list[Call]:
 
 
 def _lies_in(event: CpuOperator, outer: CpuOperator) -> bool:
-    return event.start_us < outer.end_us and event.end_us <= outer.end_us + ROUNDING_US
+    # In whole microseconds, the last call inside of another may seem to start at its end and to take no time.
+    starts_inside = event.start_us < outer.end_us or event.start_us == event.end_us == outer.end_us
+    return starts_inside and event.end_us <= outer.end_us + ROUNDING_US
 
 
 def nest_working_calls(kineto: KinetoTrace) -> dict[Thread, list[Call]]:

@@ -162,34 +162,33 @@ def scan(
     n_spans = 0
     while position < len(text) and n_spans < len(spans):
         byte = text[position]
-        if in_string:
-            if escaped:
-                escaped = 0
-            elif byte == _BACKSLASH:
-                escaped = 1
-            elif byte == _QUOTE or (byte == _NEWLINE and text[position - 1] in _LINE_ENDS):
-                in_string = 0
-                if depth == outer - 1 and open_at >= 0:
-                    spans[n_spans] = (_IS_KEY, open_at, position + 1)
-                    n_spans += 1
-                    open_at = -1
+        position += 1
+        if in_string and escaped:
+            escaped = 0
+        elif in_string and byte == _BACKSLASH:
+            escaped = 1
+        elif in_string and (byte == _QUOTE or (byte == _NEWLINE and text[position - 2] in _LINE_ENDS)):
+            in_string = 0
+            if depth == outer - 1 and open_at >= 0:
+                spans[n_spans] = (_IS_KEY, open_at, position)
+                n_spans += 1
+                open_at = -1
+        elif in_string:
+            continue
         elif byte == _QUOTE:
             in_string = 1
-            if depth == outer - 1:
-                open_at = position
+            open_at = position - 1 if depth == outer - 1 else open_at
         elif byte in _OPENING:
-            if depth == outer:
-                open_at = position
+            open_at = position - 1 if depth == outer else open_at
             depth += 1
         elif byte in _CLOSING:
             depth -= 1
             if depth < 0:
-                return -1, position
+                return -1, position - 1
             if depth == outer and open_at >= 0:
-                spans[n_spans] = (_IS_ITEM, open_at, position + 1)
+                spans[n_spans] = (_IS_ITEM, open_at, position)
                 n_spans += 1
                 open_at = -1
-        position += 1
     state[_DEPTH], state[_IN_STRING], state[_ESCAPED], state[_OPEN_AT] = depth, in_string, escaped, open_at
     return n_spans, position
 

@@ -33,6 +33,11 @@ class Step:
     window: Window
 
     @property
+    def number(self) -> str:
+        """What stands behind `#` in the name: `7` of `ProfilerStep#7` and of `#7 of 9 between optimizer calls`."""
+        return self.name.partition("#")[2].partition(" ")[0]
+
+    @property
     def wall_us(self) -> float:
         """Time from start to end; infinite where the whole file is one step."""
         return self.window[1] - self.window[0]
@@ -135,12 +140,14 @@ def choose_step(survey: KinetoSurvey, source: str, name: str = "") -> Step:
     """
     usable = survey.usable_steps()
     if name:
-        named = [step for step in usable if step.name == name or step.name.endswith(f"#{name}")]
+        named = [step for step in usable if name in (step.name, step.number)]
         if not named:
             shown = ", ".join(step.name for step in usable) or "none"
             raise InputError(f"has no training step of this name; usable: {shown}", place=name, source=source)
         return named[-1]
     if not usable:
+        if not survey.n_operators:
+            raise InputError("records no calls: it is empty; profile with activities=[CPU, CUDA]", source=source)
         if not survey.backward_us:
             raise InputError("has no backward pass: it is not a trace of training", source=source)
         raise InputError(

@@ -252,7 +252,9 @@ def step():
     assert problem.saved_bytes - masks_bytes == pytest.approx(workload.saved_bytes, rel=2e-3)
     # 48 blocks, and each has what the workload's has, but for the norms' statistics and the shape of one more tensor.
     unit = 8 * 1024 * 1600 * 2
-    of_block = [int(problem.tensor_bytes[t]) for t in range(problem.n_tensors) if problem.block[t] == 47 and problem.saved[t]]
+    of_block = [
+        int(problem.tensor_bytes[t]) for t in range(problem.n_tensors) if problem.block[t] == 47 and problem.saved[t]
+    ]
     assert sum(of_block) == 17 * unit + 25 * 8 * 1024 * 4 + 4 * 8 * 1024 * 2
     assert any("dropout masks" in said for said in problem.metadata["heuristics"])
 

@@ -40,7 +40,8 @@ def call(
 
 def test_flops_of_products() -> None:
     # 2 m k n, whatever the batch; addmm's first argument is the bias.
-    assert work_of(call("aten::mm", [tensor(1, 3, 5), tensor(2, 5, 7)], [tensor(3, 3, 7)])).flops == 2 * 3 * 5 * 7  # type: ignore[union-attr]
+    matrix = work_of(call("aten::mm", [tensor(1, 3, 5), tensor(2, 5, 7)], [tensor(3, 3, 7)]))
+    assert matrix is not None and matrix.flops == 2 * 3 * 5 * 7
     product = work_of(call("aten::addmm", [tensor(9, 7), tensor(1, 3, 5), tensor(2, 5, 7)], [tensor(3, 3, 7)]))
     assert product is not None and (product.engine, product.flops, product.launches) == ("gemm", 210, 1)
     batched = work_of(call("aten::bmm", [tensor(1, 4, 3, 5), tensor(2, 4, 5, 7)], [tensor(3, 4, 3, 7)]))
@@ -57,15 +58,16 @@ def test_flops_of_convolutions() -> None:
     rest = [None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1]
     forward = work_of(call("aten::convolution", [x, weight, *rest], [out]))
     assert forward is not None and forward.flops == 2 * 2 * (4 * 3 * 5 * 5) * 36
-    backward = ["aten::convolution_backward", [out, x, weight, [0], *rest[1:]]]
-    both = work_of(call(backward[0], [*backward[1], [True, True, False]], [x, weight, None]))  # type: ignore[arg-type, list-item]
-    assert both is not None and (both.flops, both.launches) == (2 * forward.flops, 2)
-    weights_only = work_of(call(backward[0], [*backward[1], [False, True, False]], [None, weight, None]))  # type: ignore[arg-type, list-item]
-    assert weights_only is not None and (weights_only.flops, weights_only.launches) == (forward.flops, 1)
+
+    def backward(results: list[Any], *mask: list[bool]) -> tuple[int, int] | None:
+        work = work_of(call("aten::convolution_backward", [out, x, weight, [0], *rest[1:], *mask], results))
+        return None if work is None else (work.flops, work.launches)
+
+    assert backward([x, weight, None], [True, True, False]) == (2 * forward.flops, 2)
+    assert backward([None, weight, None], [False, True, False]) == (forward.flops, 1)
     # Where the mask is not recorded, the results say which gradients there are.
-    no_mask = work_of(call(backward[0], [*backward[1]], [None, weight, None]))  # type: ignore[arg-type, list-item]
-    assert no_mask is not None and no_mask.flops == forward.flops
-    assert work_of(call(backward[0], [*backward[1], [False, False, True]], [None, None, out])) is None  # type: ignore[arg-type, list-item]
+    assert backward([None, weight, None]) == (forward.flops, 1)
+    assert backward([None, None, out], [False, False, True]) is None
     # Transposed, the positions are the input's: weights are [in, out, ...].
     up = work_of(call("aten::convolution", [out, weight, None, *rest[1:4], True, [0, 0], 1], [x]))
     assert up is not None and up.flops == 2 * 2 * 300 * 36

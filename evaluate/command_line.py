@@ -120,7 +120,7 @@ def shootout(
     """
     from slackswap.evaluate.bounds import certified_bound_s
     from slackswap.evaluate.budget import parse_budgets
-    from slackswap.evaluate.progress import Progress
+    from slackswap.evaluate.progress import Progress, shown_at_work
     from slackswap.evaluate.results import to_csv, to_json_lines
     from slackswap.evaluate.shootout import shootout as run
     from slackswap.evaluate.sources import DEFAULT_SOURCES, load_source
@@ -128,7 +128,8 @@ def shootout(
 
     check_outputs(json_path, csv_path)
     planners, budgets, names = find_planners(planner), parse_budgets(budget), sources or DEFAULT_SOURCES
-    problems = [load_source(name, hardware) for name in names]
+    with shown_at_work("reading the sources"):
+        problems = [load_source(name, hardware) for name in names]
     results: list[Result] = []
     with Progress(len(names) * len(budgets) * (len(planners) + bound)) as progress:
         cells = run(

@@ -36,6 +36,7 @@ def problem(
 ) -> None:
     """Show what was derived from each SOURCE, and how; write the problem with -o."""
     from slackswap.evaluate.problem_report import describe_check, print_problem
+    from slackswap.evaluate.progress import shown_at_work
     from slackswap.evaluate.sources import TraceOptions, load_source
     from slackswap.models.problem_file import write_problem
 
@@ -44,7 +45,8 @@ def problem(
     check_outputs(output)
     options = TraceOptions(step, times == "roofline", kinds)
     for source in sources:
-        derived = load_source(source, hardware, options)
+        with shown_at_work(f"reading {source}"):
+            derived = load_source(source, hardware, options)
         print_problem(derived)
         if check is not None:
             for line in describe_check(derived, check):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -9,6 +11,19 @@ from slackswap.evaluate.results import printable
 
 if TYPE_CHECKING:
     from slackswap.models.problem import Problem
+
+
+@contextmanager
+def shown_at_work(what: str) -> Iterator[None]:
+    """Show on a terminal that something of unknown length is under way, such as reading a large trace."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(printable(what)):
+        yield
 
 
 class Progress:

@@ -29,7 +29,7 @@ def survey(
 ) -> None:
     """Run every planner on every trace among files and folders; show one page of Markdown."""
     from slackswap.evaluate.budget import parse_budgets
-    from slackswap.evaluate.progress import Progress
+    from slackswap.evaluate.progress import Progress, shown_at_work
     from slackswap.evaluate.survey import Surveyed, import_everything, markdown
     from slackswap.evaluate.survey import survey as run
     from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
@@ -38,7 +38,8 @@ def survey(
     check_outputs(output)
     planners, budgets = find_planners(planner), parse_budgets(budget)
     machine = load_hardware(hardware or DEFAULT_HARDWARE)
-    imported, refused = import_everything(paths, machine)
+    with shown_at_work("reading traces"):
+        imported, refused = import_everything(paths, machine)
     surveyed: list[Surveyed] = []
     finished = True
     with Progress(len(imported) * len(budgets) * (len(planners) + 1)) as progress:

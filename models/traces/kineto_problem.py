@@ -103,6 +103,7 @@ def import_kineto(file: TraceFile | Path | str, *, link: Link, step: str = "") -
     survey = survey_kineto(trace)
     read = read_kineto_iteration(trace, survey, step)
     _refuse_without_shapes(trace, survey, read)
+    _refuse_without_kernels(trace, survey, read)
     events = [read.event_of[root.node.id] for root in read.iteration.operators]
     host_copies = frozenset(
         i
@@ -138,6 +139,16 @@ def _refuse_without_shapes(trace: TraceFile, survey: KinetoSurvey, read: KinetoI
     raise InputError(
         "is a Kineto trace without shapes, which does not say which tensor an operator reads; it holds"
         f" {_supported(survey, read)}; {_RECORD}",
+        source=trace.source,
+    )
+
+
+def _refuse_without_kernels(trace: TraceFile, survey: KinetoSurvey, read: KinetoIteration) -> None:
+    """Refuse a step on a device whose kernels were not recorded: the times of its calls are not those of operators."""
+    if read.kineto.has_device_work or not (survey.n_work or survey.n_launches or survey.n_memory):
+        return
+    raise InputError(
+        f"holds no kernels of {read.step.name}, but the model ran on a device: profile with activities=[CPU, CUDA]",
         source=trace.source,
     )
 

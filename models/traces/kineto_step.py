@@ -52,6 +52,7 @@ class KinetoSurvey:
     markers : spans of step markers, ends of optimizer steps and starts of `zero_grad` among them, by prefix
     backward_us, numbered_us : starts of calls of the backward pass, and of forward calls that autograd numbered
     n_operators, n_work, n_with_shapes, n_memory, n_addresses : how many of each there are
+    n_launches : calls of the runtime that launched something
     work_s : time of all device work
     """
 
@@ -62,6 +63,7 @@ class KinetoSurvey:
     n_operators: int = 0
     n_with_shapes: int = 0
     n_work: int = 0
+    n_launches: int = 0
     work_s: float = 0.0
     n_memory: int = 0
     n_addresses: int = 0
@@ -73,6 +75,8 @@ class KinetoSurvey:
         elif placed.kind == "work":
             self.n_work += 1
             self.work_s += placed.duration_us * 1e-6
+        elif placed.kind == "launch":
+            self.n_launches += "launch" in (placed.event.name or "").lower()
         elif placed.kind == "memory" and (event := placed.memory()):
             self.n_memory += 1
             self.n_addresses += event.address is not None

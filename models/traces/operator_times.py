@@ -129,17 +129,25 @@ def _orphans(kineto: KinetoTrace) -> tuple[Dropped, ...]:
 def dropped_calls(
     nodes: Sequence[Node], iteration: Iteration, event_of: Mapping[int, CpuOperator], kineto: KinetoTrace
 ) -> tuple[Dropped, ...]:
-    """Return the outermost calls of the step that belong to neither pass, by what they are, with their device work."""
+    """Return the outermost calls of the step that belong to neither pass, by what they are, with their device work.
+
+    Device work that no call launched is among them: which operator it belongs to is not recorded.
+    """
     counts: Counter[str] = Counter()
     seconds: defaultdict[str, float] = defaultdict(float)
+    held: set[int] = set()
     for root in outermost_calls(nodes):
-        if root.node.id in iteration.operator_of:
-            continue
-        what = _what_is_aside(root)
-        counts[what] += 1
         event = event_of.get(root.node.id)
-        if event is not None:
-            seconds[what] += sum(work.duration_us for work in kineto.launched_within(event)) * 1e-6
+        work = kineto.launched_within(event) if event is not None else ()
+        held.update(map(id, work))
+        if root.node.id not in iteration.operator_of:
+            what = _what_is_aside(root)
+            counts[what] += 1
+            seconds[what] += sum(item.duration_us for item in work) * 1e-6
+    beside_us = [item.duration_us for works in kineto.work.values() for item in works if id(item) not in held]
+    if beside_us:
+        what = "device work launched outside of any call (hand-written kernels)"
+        counts[what], seconds[what] = len(beside_us), sum(beside_us) * 1e-6
     return tuple(Dropped(what, counts[what], seconds[what]) for what in counts)
 
 

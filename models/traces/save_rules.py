@@ -25,11 +25,13 @@ class SaveRule:
     inputs : positions of the forward call's tensor arguments; (-1,) for all of them
     output : whether it reads the forward call's output
     extras : what the forward call writes for it beside the output
+    product : whether an argument is read for the gradient of another tensor only: `x * 2` keeps nothing
     """
 
     inputs: tuple[int, ...] = ()
     output: bool = False
     extras: tuple[Extra, ...] = ()
+    product: bool = False
 
     def keeps(self, position: int) -> bool:
         """Whether the argument at this position is kept."""
@@ -63,9 +65,11 @@ _RULES: tuple[tuple[str, SaveRule], ...] = (
     (r"scaleddotproduct.*", SaveRule((0, 1, 2), output=True)),
     (r"addmm|addbmm|baddbmm|addmv", SaveRule((1, 2))),
     (r"linear|mm|bmm|matmul|mv|dot|einsum|bilinear", _EVERY),
-    (r"mul|div|pow|atan2|fmod|cdist|lerp|addcmul|addcdiv|where|maximum|minimum|glu|prod|cumprod", _EVERY),
-    (r"log|log2|log1p|log10|sin|cos|abs|clamp.*|norm|std|var|erf|square|linalg.*|logsumexp", _FIRST),
-    (r"embedding.*|index|indexselect|gather|take.*|scatter.*|indexput.*|indexadd", SaveRule((1,))),
+    (r"mul|div", SaveRule((_ALL,), product=True)),
+    (r"pow|atan2|fmod|cdist|lerp|addcmul|addcdiv|maximum|minimum|glu|prod|cumprod", _EVERY),
+    (r"where|log|log2|log1p|log10|sin|cos|abs|clamp.*|norm|std|var|erf|square|linalg.*|logsumexp", _FIRST),
+    (r"embedding.*|index|take|indexput.*", SaveRule((1,))),
+    (r"indexselect|gather|takealongdim|scatter.*|indexadd|indexcopy|indexfill", SaveRule((2,))),
     (r"max|min|median|mode|topk|sort|kthvalue", SaveRule(extras=("indices",))),
     (r"(nll|crossentropy|mse|smoothl|huber|kldiv|binarycrossentropy|l|bce).*loss.*|binarycrossentropy.*", _EVERY),
     (

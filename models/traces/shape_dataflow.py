@@ -27,7 +27,8 @@ _ITEM_BYTES = {
     **dict.fromkeys(("bool", "char", "signed char", "unsigned char", "c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
     "c10::complex<double>": 16,
 }
-_INDEX_BYTES, _STATISTIC_BYTES = 8, 4
+_INDEX_BYTES, _STATISTIC_BYTES, _NUMBER_BYTES = 8, 4, 8
+_LIST = "TensorList"
 # Arguments that are weights: never looked up among activations.
 _WEIGHTS: tuple[tuple[str, frozenset[int]], ...] = (
     ("conv", frozenset({1, 2})),
@@ -164,12 +165,14 @@ class _Follower:
 
     def _run(self, node: Node, operator: int, backward: _BackwardNode) -> None:
         """Let one forward call read its arguments, write its output, and keep what its backward node reads."""
-        arguments = arguments_of(self._event_of[node.id])
-        read = self._looked_up(node, arguments)
         rule = self._rule(operator, backward)
-        for position, lifetime in read.items():
+        # The element type of a list is not recorded: that of the output, where a wrong guess keeps nothing (cat, stack).
+        item_bytes = backward.gradients[0].item_bytes if rule.nothing and backward.gradients else 0
+        arguments = arguments_of(self._event_of[node.id], list_item_bytes=item_bytes)
+        read = self._looked_up(node, arguments)
+        for index, lifetime in read.items():
             lifetime.readers.append(operator)
-            if rule.keeps(position):
+            if rule.keeps(arguments[index].position) and not (rule.product and _multiplies_numbers(arguments, index)):
                 lifetime.readers.append(backward.operator)
         self._keep_gradients(backward, read)
         output = self._output(node, operator, backward, arguments, read)
@@ -193,16 +196,15 @@ class _Follower:
         return rule
 
     def _looked_up(self, node: Node, arguments: Sequence[Argument]) -> dict[int, Lifetime]:
-        """Find the storages behind a call's arguments; weights, and what existed before, have none."""
+        """Find the storage behind each argument, by its index; weights, and what existed before, have none."""
         weights = next((positions for part, positions in _WEIGHTS if part in node.name), frozenset())
-        by_size: dict[int, list[Argument]] = defaultdict(list)
-        for argument in arguments:
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for index, argument in enumerate(arguments):
             if argument.position not in weights and argument.bytes:
-                by_size[argument.bytes].append(argument)
+                by_size[argument.bytes].append(index)
         read: dict[int, Lifetime] = {}
         for same_size in by_size.values():
-            found = self._find(same_size)
-            read.update({argument.position: item for argument, item in zip(same_size, found, strict=False)})
+            read.update(zip(same_size, self._find([arguments[index] for index in same_size]), strict=False))
         return read
 
     def _find(self, arguments: Sequence[Argument]) -> list[Lifetime]:
@@ -238,7 +240,7 @@ class _Follower:
     ) -> Lifetime | None:
         """Return the storage that a call writes: a new one, or for views and in-place calls that of the first argument."""
         written = _written(backward, arguments)
-        first = read.get(arguments[0].position) if arguments else None
+        first = read.get(0)
         if is_view(backward.name):
             for gradient in backward.gradients or arguments[:1]:
                 if first is not None:
@@ -277,15 +279,20 @@ class _Follower:
             )
 
 
-def arguments_of(event: CpuOperator) -> tuple[Argument, ...]:
-    """Return the tensor arguments of a call whose types are known; the tensors of a list count one by one."""
+def arguments_of(event: CpuOperator, *, list_item_bytes: int = 0) -> tuple[Argument, ...]:
+    """Return the tensor arguments of a call whose types are known; the tensors of a list count one by one.
+
+    Parameters
+    ----------
+    list_item_bytes : bytes per element in lists whose type is not recorded; 0 leaves these out
+    """
     shapes = event.shapes if isinstance(event.shapes, list) else []
     types = event.types if isinstance(event.types, list) else []
     return tuple(
-        Argument(position, tuple(shape), _ITEM_BYTES[kind])
-        for position, (shape, kind) in enumerate(zip(shapes, types, strict=False))
-        for shape, kind in _tensors(shape, kind)
-        if kind in _ITEM_BYTES
+        Argument(position, tuple(shape), item_bytes)
+        for position, (shapes_of, kinds_of) in enumerate(zip(shapes, types, strict=False))
+        for shape, kind in _tensors(shapes_of, kinds_of)
+        if (item_bytes := list_item_bytes if kind == _LIST and shape else _ITEM_BYTES.get(kind, 0))
     )
 
 
@@ -299,6 +306,15 @@ def _tensors(shape: Any, kind: Any) -> Iterator[tuple[list[int], str]]:
             yield from _tensors(inner, inner_kind)
     elif all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
         yield shape, kind
+
+
+def _multiplies_numbers(arguments: Sequence[Argument], index: int) -> bool:
+    """Whether a product's other factors are numbers of Python, which come as tensors of 8 bytes without a shape."""
+    return all(
+        not other.shape and other.item_bytes == _NUMBER_BYTES != arguments[index].item_bytes
+        for i, other in enumerate(arguments)
+        if i != index
+    )
 
 
 def _written(backward: _BackwardNode, arguments: Sequence[Argument]) -> Sequence[Argument]:

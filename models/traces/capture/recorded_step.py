@@ -128,6 +128,8 @@ def _steps(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
     Storages live on between steps (weights), but what one step reads first, no other one has to explain.
     """
     starts = [node.id for node in nodes if node.is_annotation and node.name.startswith(STEP_MARKER)]
+    if not starts:
+        return [tuple(nodes)]
     ends = [*starts[1:], nodes[-1].id + 1]
     return [
         tuple(node for node in nodes if node.is_container or start <= node.id < end)

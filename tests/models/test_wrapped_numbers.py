@@ -1,0 +1,67 @@
+"""`x * 2` wraps 2 into a tensor that no call made, at an address where a saved tensor may have been: it is no reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from handwritten_trace import Call, backward, imported, tensor
+
+NUMBER = tensor(10, 8)  # a double, at the address of what was storage 10
+
+
+def step(*inside: Call, given: Sequence[list[Any]] = ()) -> list[Call]:
+    """A forward pass whose storage 10 (4000 bytes) is gone before the backward pass, and a product in the backward pass."""
+    x, weight, a, b, loss = tensor(1, 50), tensor(2, 70), tensor(10, 4000), tensor(11, 8000), tensor(12, 4)
+    gradient, product = tensor(20, 8000), tensor(21, 8000)
+    return [
+        Call("aten::linear", [x, weight], [a], sequence=0),
+        Call("aten::exp", [a], [b], sequence=1),
+        Call("aten::sum", [b], [loss], sequence=2),
+        backward(
+            "ExpBackward0",
+            Call("aten::mul", [gradient, b, *given], [product], children=inside),
+            gradient=gradient,
+            sequence=1,
+        ),
+    ]
+
+
+def saved_bytes(folder: Path, *inside: Call, given: Sequence[list[Any]] = ()) -> list[int]:
+    problem = imported(step(*inside, given=given), folder)
+    return sorted(problem.tensor_bytes[problem.saved].tolist())
+
+
+def test_a_number_inside_of_a_call_reads_nothing(tmp_path: Path) -> None:
+    product = tensor(21, 8000)
+    converted = tensor(30, 4)
+    inside = Call(
+        "aten::mul",
+        [tensor(20, 8000), NUMBER],
+        [product],
+        # What was no reader outside is none further inside, where it was given.
+        children=[
+            Call("aten::to", [NUMBER], [converted], children=[Call("aten::copy_", [converted, NUMBER], [converted])])
+        ],
+    )
+    assert saved_bytes(tmp_path, inside) == [8000]
+
+
+def test_what_the_call_around_was_given_is_read(tmp_path: Path) -> None:
+    inside = Call("aten::mul", [tensor(20, 8000), NUMBER], [tensor(21, 8000)])
+    assert saved_bytes(tmp_path, inside, given=[NUMBER]) == [4000, 8000]
+
+
+def test_what_is_too_large_for_a_number_is_read(tmp_path: Path) -> None:
+    # Autocast keeps a converted weight for later calls, which nobody gives them.
+    cached = Call("aten::mul", [tensor(20, 8000), tensor(10, 4000)], [tensor(21, 8000)])
+    assert saved_bytes(tmp_path, cached) == [4000, 8000]
+
+
+def test_what_was_made_inside_of_the_call_is_no_number(tmp_path: Path) -> None:
+    # Two sums of 8 bytes, born in the call: the first is read after the second, so both are there at once.
+    made = [Call("aten::sum", [tensor(20, 8000)], [tensor(storage, 8)]) for storage in (40, 41)]
+    used = Call("aten::div", [tensor(41, 8), tensor(40, 8)], [tensor(21, 8000)])
+    problem = imported(step(*made, used), tmp_path)
+    assert problem.workspace_bytes.max() == 8000 + 8 + 8

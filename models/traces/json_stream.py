@@ -25,11 +25,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The longest item that is believed: an event with a call stack takes kilobytes, a call with thousands of tensors megabytes.
 _MAX_ITEM_BYTES = 256 << 20
 _MAX_SPANS = 1 << 16
-_QUOTE, _BACKSLASH, _NEWLINE = ord('"'), ord("\\"), ord("\n")
+_QUOTE, _BACKSLASH, _NEWLINE, _RETURN = ord('"'), ord("\\"), ord("\n"), ord("\r")
 _OPENING, _CLOSING = (ord("{"), ord("[")), (ord("}"), ord("]"))
 _LINE_ENDS = (ord(","), ord("{"), ord("}"), ord("["), ord("]"))
 # What the scanner remembers between two pieces of a file.
-_DEPTH, _IN_STRING, _ESCAPED, _OPEN_AT, _OUTER = range(5)
+_DEPTH, _IN_STRING, _ESCAPED, _OPEN_AT, _OUTER, _PREVIOUS = range(6)
 _IS_KEY, _IS_ITEM = 0, 1
 
 # Python's json accepts Infinity and NaN; C++ writers print `inf` and `nan` (pytorch/kineto issue 105).
@@ -131,14 +131,16 @@ class _Scanner:
 
     def _start(self, content: bytes) -> bytes:
         """Find out at the first character at which depth the items stand."""
+        if _BYTE_ORDER_MARK.startswith(content):
+            return content  # it may end in the next piece
         stripped = content.removeprefix(_BYTE_ORDER_MARK).lstrip()
+        self._offset += len(content) - len(stripped)
         if stripped:
             if stripped[:1] not in (b"{", b"["):
                 raise InputError("is not JSON", source=self._source)
-            self._state = np.zeros(5, np.int64)
+            self._state = np.zeros(6, np.int64)
             self._state[_OPEN_AT] = -1
             self._state[_OUTER] = 1 if stripped[:1] == b"[" else 2
-            self._offset = len(content) - len(stripped)
             self._rest = b""
         return stripped
 
@@ -158,16 +160,17 @@ def scan(
     number of spans and the position reached; -1 spans where a bracket closes that was not opened.
     """
     depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
-    open_at, outer = state[_OPEN_AT], state[_OUTER]
+    open_at, outer, previous = state[_OPEN_AT], state[_OUTER], state[_PREVIOUS]
     n_spans = 0
     while position < len(text) and n_spans < len(spans):
-        byte = text[position]
+        byte, before = text[position], previous
+        previous = before if byte == _RETURN else byte  # Windows ends lines with both
         position += 1
         if in_string and escaped:
             escaped = 0
         elif in_string and byte == _BACKSLASH:
             escaped = 1
-        elif in_string and (byte == _QUOTE or (byte == _NEWLINE and text[position - 2] in _LINE_ENDS)):
+        elif in_string and (byte == _QUOTE or (byte == _NEWLINE and before in _LINE_ENDS)):
             in_string = 0
             if depth == outer - 1 and open_at >= 0:
                 spans[n_spans] = (_IS_KEY, open_at, position)
@@ -189,7 +192,8 @@ def scan(
                 spans[n_spans] = (_IS_ITEM, open_at, position)
                 n_spans += 1
                 open_at = -1
-    state[_DEPTH], state[_IN_STRING], state[_ESCAPED], state[_OPEN_AT] = depth, in_string, escaped, open_at
+    state[_DEPTH], state[_IN_STRING], state[_ESCAPED] = depth, in_string, escaped
+    state[_OPEN_AT], state[_PREVIOUS] = open_at, previous
     return n_spans, position
 
 

@@ -170,8 +170,10 @@ class _Follower:
         item_bytes = backward.gradients[0].item_bytes if rule.nothing and backward.gradients else 0
         arguments = arguments_of(self._event_of[node.id], list_item_bytes=item_bytes)
         read = self._looked_up(node, arguments)
+        reads = not is_view(backward.name)
         for index, lifetime in read.items():
-            lifetime.readers.append(operator)
+            if reads:
+                lifetime.readers.append(operator)
             if rule.keeps(arguments[index].position) and not (rule.product and _multiplies_numbers(arguments, index)):
                 lifetime.readers.append(backward.operator)
         self._keep_gradients(backward, read)

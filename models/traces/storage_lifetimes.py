@@ -8,6 +8,7 @@ alone attribute reads to storages that are long gone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,7 +103,9 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
         for use in node.outputs:
             if use.storage in numbers:
                 continue
-            if use.storage not in entered and not created_around(node, current.get(use.storage)):
+            is_new = use.storage not in entered and not created_around(node, current.get(use.storage))
+            wrapped.note_returned(use, is_new=is_new)
+            if is_new:
                 started(use.storage, node.id, operator, use.device)
             lifetime = current[use.storage]
             lifetime.bytes = max(lifetime.bytes, use.bytes)
@@ -115,7 +118,8 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
 class _WrappedNumbers:
     """Inputs that are numbers: `x * 2` wraps 2 into a tensor that no call made.
 
-    The id of its storage is new, or that of a storage that is long gone, whose reader the call would then seem to be.
+    The id of its storage is new, or that of a storage that is long gone, whose reader the call would then seem to be. What
+    gives it away: no call returned so small a part of that storage, or a call inside of another one was not given it.
     """
 
     def __init__(
@@ -125,23 +129,32 @@ class _WrappedNumbers:
         self._last_inside = last_inside
         self._current = current
         self._found: dict[int, frozenset[int]] = {}
+        self._returned_bytes: defaultdict[int, set[int]] = defaultdict(set)
 
     def storages_of(self, node: Node) -> frozenset[int]:
         """Return the storages of a call's inputs that are numbers; calls are asked about in order of id."""
         around = self._by_id.get(node.parent)
-        if around is None or not around.name.startswith(_KERNELS):
-            return frozenset()
         numbers = frozenset(use.storage for use in node.inputs if self._is_number(use, around))
         if numbers:
             self._found[node.id] = numbers
         return numbers
 
-    def _is_number(self, use: TensorUse, around: Node) -> bool:
+    def note_returned(self, use: TensorUse, *, is_new: bool) -> None:
+        """Note how much of a storage a call returned; `is_new` where the storage was born in it."""
+        if is_new:
+            self._returned_bytes[use.storage].clear()
+        self._returned_bytes[use.storage].add(use.bytes)
+
+    def _is_number(self, use: TensorUse, around: Node | None) -> bool:
         if use.bytes > _NUMBER_BYTES:
+            return False
+        lifetime = self._current.get(use.storage)
+        if lifetime is not None and lifetime.creator and use.bytes not in self._returned_bytes[use.storage]:
+            return True
+        if around is None or not around.name.startswith(_KERNELS):
             return False
         if any(given.storage == use.storage for given in around.inputs):
             return use.storage in self._found.get(around.id, ())
-        lifetime = self._current.get(use.storage)
         return lifetime is None or not around.id <= lifetime.creator <= self._last_inside[around.id]
 
 

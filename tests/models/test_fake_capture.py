@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,30 @@ def test_what_depends_on_values_is_refused(tmp_path: Path, body: str, said: str)
     with pytest.raises(InputError, match=said) as caught:
         captured(f"{tmp_path / 'train.py'}:step", "fake")
     assert "(train.py:6)" in str(caught.value)
+
+
+@pytest.mark.torch
+def test_a_model_with_memory_is_copied_without_and_stays_as_it_is(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    source = """
+import torch
+from torch import nn
+
+layer = nn.Linear(4, 4)
+model = nn.Sequential(layer, nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4))
+model[3].weight = layer.weight
+x = torch.randn(3, 4)
+
+def step():
+    return model, x, lambda y: y.square().sum()
+"""
+    (tmp_path / "with_memory.py").write_text(source)
+    real, fake = (captured(f"{tmp_path / 'with_memory.py'}:step", device) for device in ("cpu", "fake"))
+    assert tensors_of(fake) == tensors_of(real)
+    assert fake.metadata["autograd_saved_bytes"] == real.metadata["autograd_saved_bytes"]
+    model = sys.modules["captured_file_with_memory"].model
+    assert type(model[1].running_mean) is torch.Tensor
+    assert all(type(parameter.data) is torch.Tensor for parameter in model.parameters())
 
 
 @pytest.mark.torch

@@ -48,9 +48,20 @@ def test_a_number_inside_of_a_call_reads_nothing(tmp_path: Path) -> None:
     assert saved_bytes(tmp_path, inside) == [8000]
 
 
+def test_a_number_of_an_outermost_call_reads_nothing(tmp_path: Path) -> None:
+    # No call returned 8 of the 4000 bytes; where a view of 8 bytes was returned, it is read.
+    assert saved_bytes(tmp_path, given=[NUMBER]) == [8000]
+    calls = step(given=[NUMBER])
+    calls.insert(1, Call("aten::select", [tensor(10, 4000)], [NUMBER]))
+    problem = imported(calls, tmp_path)
+    assert sorted(problem.tensor_bytes[problem.saved].tolist()) == [4000, 8000]
+
+
 def test_what_the_call_around_was_given_is_read(tmp_path: Path) -> None:
-    inside = Call("aten::mul", [tensor(20, 8000), NUMBER], [tensor(21, 8000)])
-    assert saved_bytes(tmp_path, inside, given=[NUMBER]) == [4000, 8000]
+    inside = Call("aten::mul", [tensor(20, 8000), tensor(12, 4)], [tensor(21, 8000)])
+    assert saved_bytes(tmp_path, inside, given=[tensor(12, 4)]) == [4, 8000]
+    # The same, but nobody gave it: a number at the address of the loss.
+    assert saved_bytes(tmp_path, inside) == [8000]
 
 
 def test_what_is_too_large_for_a_number_is_read(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from slackswap.hardware.catalog import Hardware
 from slackswap.models.traces.capture.call_log import CallLog
 from slackswap.models.traces.capture.captured_problem import CapturedStep, with_seed_in_backward
 from slackswap.models.traces.capture.fake_nodes import merge
-from slackswap.models.traces.capture.fake_tensors import fake_tensors
+from slackswap.models.traces.capture.fake_tensors import fake_tensors, without_memory
 from slackswap.models.traces.capture.recorded_step import Announce, early_stop_off, execution_trace_to
 from slackswap.models.traces.capture.training_step import TrainingStep
-from slackswap.models.traces.capture.user_step import Target, call_target
+from slackswap.models.traces.capture.user_step import Target, call_target, user_code
 from slackswap.models.traces.execution_trace import cut_iteration
 from slackswap.models.traces.roofline_times import roofline_operator_times
 
@@ -32,9 +32,12 @@ def fake_step(target: Target, hardware: Hardware, announce: Announce) -> tuple[C
     InputError
         The user's function raised an exception, for instance since it looks at the values of a tensor.
     """
-    with fake_tensors(), early_stop_off():
+    with fake_tensors() as mode, early_stop_off():
         announce("building the model without memory")
-        step = TrainingStep(call_target(target), "cpu", target.name)
+        model, inputs, loss = call_target(target)
+        with user_code(target.name, "copying the model"):
+            model = without_memory(model, mode)
+        step = TrainingStep((model, inputs, loss), "cpu", target.name)
         announce("counting what autograd saves")
         saved = step.run_and_count()
         announce("observing a step")

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 
 @contextlib.contextmanager
-def fake_tensors() -> Iterator[None]:
-    """Make every tensor that is created inside a fake one."""
+def fake_tensors() -> Iterator[Any]:
+    """Make every tensor that is created inside a fake one; yields the mode that they belong to."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True), _converted_in_place(), _copied_deeply():
-        yield
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _converted_in_place(), _copied_deeply():
+        yield mode
+
+
+def without_memory(model: Any, mode: Any) -> Any:
+    """Return the model; one that was built outside, with memory, as a copy without, which leaves it as it is."""
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        if isinstance(tensor, FakeTensor):
+            continue
+        with torch.no_grad():
+            fake = mode.from_tensor(tensor.detach())
+        memo[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+    return copy.deepcopy(model, memo) if memo else model
 
 
 @contextlib.contextmanager

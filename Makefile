@@ -71,6 +71,7 @@ benchmarks: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python benchmarks/certified_gaps.py
 	$(TEST_VENV)/bin/python benchmarks/refined_gap.py
 	$(TEST_VENV)/bin/python benchmarks/checkmate_proofs.py
+	$(TEST_VENV)/bin/python benchmarks/trace_import.py
 
 record: $(TORCH_VENV)/.installed
 	$(TORCH_VENV)/bin/python models/traces/recorded/record_small_gpt.py

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from slackswap.evaluate.command_options import HARDWARE
-from slackswap.models.traces.capture import DEVICES, Device
+
+if TYPE_CHECKING:
+    from slackswap.models.traces.capture import Device
 
 
 @click.command()
 @click.argument("target", metavar="MODULE:FUNCTION")
 @click.option(
     "--device",
-    type=click.Choice(DEVICES),
+    type=click.Choice(["cpu", "cuda", "fake"]),
     default="cpu",
     show_default=True,
     help="Where the step runs; fake: nowhere, without memory, and the times are the roofline of --hardware.",

@@ -94,6 +94,41 @@ def small_resnet(*, width: int = 8, size: int = 32, batch: int = 4) -> UserStep:
     return Classifier(), batched, None
 
 
+def resnet_50(*, batch: int = 32) -> UserStep:
+    """ResNet-50 with in-place ReLU, as a list of stages of blocks; the labels stand in the loss."""
+    import torch
+    from torch import nn
+
+    class Bottleneck(nn.Module):
+        def __init__(self, n_in: int, width: int, stride: int) -> None:
+            super().__init__()
+            n_out = 4 * width
+            self.conv_1, self.norm_1 = nn.Conv2d(n_in, width, 1, bias=False), nn.BatchNorm2d(width)
+            self.conv_2, self.norm_2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+            self.conv_3, self.norm_3 = nn.Conv2d(width, n_out, 1, bias=False), nn.BatchNorm2d(n_out)
+            self.relu = nn.ReLU(inplace=True)
+            self.shortcut: nn.Module = nn.Identity()
+            if n_in != n_out:
+                self.shortcut = nn.Sequential(nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out))
+
+        def forward(self, x: Any) -> Any:
+            y = self.relu(self.norm_1(self.conv_1(x)))
+            y = self.norm_3(self.conv_3(self.relu(self.norm_2(self.conv_2(y)))))
+            y += self.shortcut(x)
+            return self.relu(y)
+
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
+    layers.append(nn.MaxPool2d(3, 2, 1))
+    n_in = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        later = [Bottleneck(4 * width, width, 1) for _ in range(count - 1)]
+        layers.append(nn.Sequential(Bottleneck(n_in, width, stride), *later))
+        n_in = 4 * width
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+    labels = torch.randint(0, 1000, (batch,))
+    return model, torch.randn(batch, 3, 224, 224), lambda y: nn.functional.cross_entropy(y, labels)
+
+
 def perceptron() -> UserStep:
     """Two layers; the labels (8 x 4 floats) stand in the loss, so that they exist before the step."""
     import torch

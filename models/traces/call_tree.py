@@ -43,20 +43,26 @@ def nest_calls(operators: Iterable[CpuOperator]) -> dict[Thread, list[Call]]:
 
 def _nest(events: list[CpuOperator]) -> list[Call]:
     top: list[Call] = []
-    open_calls: list[Call] = []
+    # Open calls and their ends: a child that is rounded past its parent's end must not catch what comes after both.
+    open_calls: list[tuple[Call, float]] = []
     for event in sorted(events, key=lambda event: (event.start_us, -event.end_us, event.index)):
-        while open_calls and not _lies_in(event, open_calls[-1].event):
+        while open_calls and not _lies_in(event, open_calls[-1][1]):
             open_calls.pop()
-        call = Call(event)
-        (open_calls[-1].children if open_calls else top).append(call)
-        open_calls.append(call)
+        call, end_us = Call(event), event.end_us
+        if open_calls:
+            outer, outer_end_us = open_calls[-1]
+            outer.children.append(call)
+            end_us = min(end_us, outer_end_us)
+        else:
+            top.append(call)
+        open_calls.append((call, end_us))
     return top
 
 
-def _lies_in(event: CpuOperator, outer: CpuOperator) -> bool:
+def _lies_in(event: CpuOperator, outer_end_us: float) -> bool:
     # In whole microseconds, the last call inside of another may seem to start at its end and to take no time.
-    starts_inside = event.start_us < outer.end_us or event.start_us == event.end_us == outer.end_us
-    return starts_inside and event.end_us <= outer.end_us + ROUNDING_US
+    starts_inside = event.start_us < outer_end_us or event.start_us == event.end_us == outer_end_us
+    return starts_inside and event.end_us <= outer_end_us + ROUNDING_US
 
 
 def nest_working_calls(kineto: KinetoTrace) -> dict[Thread, list[Call]]:

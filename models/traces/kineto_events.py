@@ -33,6 +33,9 @@ _KINDS: dict[str | None, EventKind] = {
 }
 _COPIES = ("gpu_memcpy", "Memcpy")
 _COLLECTIVE_NAMES = ("nccl", "rccl", "oneccl")
+# CUPTI: `Memcpy HtoD (Pageable -> Device)`; ROCm: `Memcpy HtoD (Host -> Device)`, before that `CopyHostToDevice`.
+_HOST_TO_DEVICE = ("htod", "host -> device", "hosttodevice")
+_DEVICE_TO_HOST = ("dtoh", "device -> host", "device -> pageable", "device -> pinned", "devicetohost")
 _MEMORY = "[memory]"
 # In 2021 annotations were of the category of operators.
 _ANNOTATION_NAMES = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)", "DistributedDataParallel.", "##")
@@ -191,9 +194,9 @@ class PlacedEvent:
         collective = self.event.args is not None and self.event.args.collective is not None
         if collective or any(library in name for library in _COLLECTIVE_NAMES):
             return "collective"
-        if "htod" in name or "host -> device" in name:
+        if any(direction in name for direction in _HOST_TO_DEVICE):
             return "host to device"
-        if "dtoh" in name or "device -> host" in name or "device -> pageable" in name or "device -> pinned" in name:
+        if any(direction in name for direction in _DEVICE_TO_HOST):
             return "device to host"
         return "device copy" if self.event.cat in _COPIES else "compute"
 

@@ -69,8 +69,8 @@ class _Pairing:
         key = _key(event)
         if event.bytes > 0:
             block = Block(event.bytes, event.time_us)
-            if event.address is not None:
-                self.live[key].clear()  # its free was not recorded: the address is in use again
+            if event.address is not None and self.live[key]:
+                self.live[key].pop().freed_us = event.time_us  # its free was not recorded: the address is in use again
             self.live[key].append(block)
             return block
         self.frees += 1

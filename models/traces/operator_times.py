@@ -10,7 +10,7 @@ from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.derivation import Dropped
 from slackswap.models.traces.execution_trace import Iteration, Node, RootOperator, outermost_calls
 from slackswap.models.traces.kineto import KinetoTrace
-from slackswap.models.traces.kineto_events import CpuOperator
+from slackswap.models.traces.kineto_events import CpuOperator, DeviceWork
 from slackswap.models.traces.trace_link import TraceLink
 
 _HOST_COPIES = ("host to device", "device to host")
@@ -91,8 +91,7 @@ def _on_device(events: Sequence[CpuOperator | None], kineto: KinetoTrace, *, hos
     collective: set[int] = set()
     copies_us, collectives_us = [], []
     n_copying = 0
-    for i, event in enumerate(events):
-        work = kineto.launched_within(event) if event else ()
+    for i, work in enumerate(_work_of(events, kineto)):
         durations.append(sum(item.duration_us for item in work if item.kind in counted) * 1e-6)
         communicated_us = [item.duration_us for item in work if item.kind == "collective"]
         collectives_us += communicated_us
@@ -117,6 +116,17 @@ def _on_device(events: Sequence[CpuOperator | None], kineto: KinetoTrace, *, hos
     if copies_us and not host_copies:
         dropped.append(Dropped("copies between host and device", len(copies_us), sum(copies_us) * 1e-6))
     return OperatorTimes(tuple(durations), frozenset(collective), tuple(heuristics), (*dropped, *_orphans(kineto)))
+
+
+def _work_of(events: Sequence[CpuOperator | None], kineto: KinetoTrace) -> list[list[DeviceWork]]:
+    """Return each operator's device work; what was launched just where one ends and the next starts is the next one's."""
+    claimed: set[int] = set()
+    found: list[list[DeviceWork]] = []
+    for event in reversed(events):
+        launched = kineto.launched_within(event) if event else ()
+        found.append([work for work in launched if id(work) not in claimed])
+        claimed.update(map(id, launched))
+    return found[::-1]
 
 
 def _orphans(kineto: KinetoTrace) -> tuple[Dropped, ...]:

@@ -53,9 +53,9 @@ _RULES: tuple[tuple[str, SaveRule], ...] = (
     (r"(?!convert).*conv.*", _FIRST),
     (r".*batchnorm.*|.*instancenorm.*", SaveRule((0,), extras=("channel statistics",))),
     (r".*layernorm.*|.*groupnorm.*|.*rmsnorm.*", SaveRule((0,), extras=("row statistics",))),
-    (r"(threshold|relu|sigmoid|tanh|exp|expm1|sqrt|rsqrt|reciprocal|safesoftmax|softmax|logsoftmax)", _OUTPUT),
+    (r"(threshold|relu|sigmoid|tanh|exp|expm|sqrt|rsqrt|reciprocal|safesoftmax|softmax|logsoftmax)", _OUTPUT),
     (
-        r"(prelukernel|relu6|hardtanh|hardswish|hardsigmoid|leakyrelu|elu|gelu|silu|mish|softplus|logsigmoid|celu|selu)",
+        r"(prelukernel|hardtanh|hardswish|hardsigmoid|leakyrelu|elu|gelu|silu|mish|softplus|logsigmoid|celu|selu)",
         _FIRST,
     ),
     (r"(fused|native)?dropout", SaveRule(extras=("mask",))),
@@ -66,17 +66,17 @@ _RULES: tuple[tuple[str, SaveRule], ...] = (
     (r"addmm|addbmm|baddbmm|addmv", SaveRule((1, 2))),
     (r"linear|mm|bmm|matmul|mv|dot|einsum|bilinear", _EVERY),
     (r"mul|div", SaveRule((_ALL,), product=True)),
-    (r"pow|atan2|fmod|cdist|lerp|addcmul|addcdiv|maximum|minimum|glu|prod|cumprod", _EVERY),
-    (r"where|log|log2|log1p|log10|sin|cos|abs|clamp.*|norm|std|var|erf|square|linalg.*|logsumexp", _FIRST),
-    (r"embedding.*|index|take|indexput.*", SaveRule((1,))),
+    (r"pow|atan|fmod|cdist|lerp|addcmul|addcdiv|maximum|minimum|glu|prod|cumprod", _EVERY),
+    (r"where|logp?|sin|cos|abs|clamp.*|norm|(std|var)(mean)?|erf|nantonum|square|linalg.*|logsumexp", _FIRST),
+    (r"embedding.*|index|take|indexput.*|masked(fill|select|scatter)", SaveRule((1,))),
     (r"indexselect|gather|takealongdim|scatter.*|indexadd|indexcopy|indexfill", SaveRule((2,))),
     (r"max|min|median|mode|topk|sort|kthvalue", SaveRule(extras=("indices",))),
     (r"(nll|crossentropy|mse|smoothl|huber|kldiv|binarycrossentropy|l|bce).*loss.*|binarycrossentropy.*", _EVERY),
     (
         r"add|sub|rsub|neg|sum|mean|view|unsafeview|reshapealias|alias|t|transpose|permute|expand|select|slice|split.*|chunk"
         r"|unbind|cat|stack|squeeze|unsqueeze|clone|copys?|tocopy|detach|contiguous|asstrided|flatten|unflatten|unfold|repeat"
-        r"|pad|constantpadnd|upsample.*|roll|flip|cumsum|zeros|ones|fill|trace|diagonal|tril|triu|narrow|identity|nantonum"
-        r"|accumulategrad|movedim|swapaxes|realas.*|pixelshuffle|maskedfill|errors?",
+        r"|pad|constantpadnd|upsample.*|roll|flip|cumsum|zeros|ones|fill|trace|diagonal|tril|triu|narrow|identity"
+        r"|accumulategrad|movedim|swapaxes|realas.*|pixelshuffle|viewas(real|complex)|floor|ceil|round|trunc|sign|errors?",
         _NOTHING,
     ),
 )
@@ -84,7 +84,7 @@ _COMPILED = tuple((re.compile(pattern), rule) for pattern, rule in _RULES)
 # Backward nodes whose forward call returns a view of its first argument.
 _VIEWS = re.compile(
     r"(view|unsafeview|reshapealias|alias|t|transpose|permute|expand|select|slice|split.*|chunk|unbind|squeeze|unsqueeze|detach"
-    r"|asstrided|flatten|unflatten|unfold|narrow|diagonal|movedim|swapaxes|identity)"
+    r"|asstrided|flatten|unflatten|unfold|narrow|diagonal|movedim|swapaxes|identity|viewas(real|complex))"
 )
 
 

@@ -1,7 +1,7 @@
 """Follows storages through a step whose calls have shapes but no tensor ids: by save rules and by the shapes that fit.
 
-A call reads the storage that was written last among those with as many bytes as its argument, of the same shape if there
-is one: exact where one storage fits, a guess where several do. What the backward pass reads follows from a rule per
+A call reads the storage that was written last among those with as many bytes and elements as its argument, of the same
+shape if there is one: exact where one storage fits, a guess where several do. What the backward pass reads follows from a rule per
 backward node (`save_rules`), linked to the forward call by autograd's sequence number.
 """
 
@@ -39,6 +39,7 @@ _WEIGHTS: tuple[tuple[str, frozenset[int]], ...] = (
     ("nll_loss", frozenset({2})),
 )
 _Shape = tuple[int, ...]
+_Size = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ class Argument:
     def bytes(self) -> int:
         """Size of its elements."""
         return math.prod(self.shape) * self.item_bytes
+
+    @property
+    def size(self) -> _Size:
+        """What a storage fits by: bytes, and bytes per element."""
+        return self.bytes, self.item_bytes
 
 
 @dataclass(slots=True)
@@ -116,7 +122,7 @@ class _Follower:
         self.flow = Dataflow()
         self._nodes, self._iteration, self._event_of = nodes, iteration, event_of
         self._host_copies = host_copies
-        self._known: dict[int, list[tuple[Lifetime, _Shape]]] = defaultdict(list)  # by bytes, last written last
+        self._known: dict[_Size, list[tuple[Lifetime, _Shape]]] = defaultdict(list)  # last written last
         self._backward = self._backward_nodes()
         self._owners = self._owning_calls()
 
@@ -200,10 +206,10 @@ class _Follower:
     def _looked_up(self, node: Node, arguments: Sequence[Argument]) -> dict[int, Lifetime]:
         """Find the storage behind each argument, by its index; weights, and what existed before, have none."""
         weights = next((positions for part, positions in _WEIGHTS if part in node.name), frozenset())
-        by_size: dict[int, list[int]] = defaultdict(list)
+        by_size: dict[_Size, list[int]] = defaultdict(list)
         for index, argument in enumerate(arguments):
             if argument.position not in weights and argument.bytes:
-                by_size[argument.bytes].append(index)
+                by_size[argument.size].append(index)
         read: dict[int, Lifetime] = {}
         for same_size in by_size.values():
             read.update(zip(same_size, self._find([arguments[index] for index in same_size]), strict=False))
@@ -216,7 +222,7 @@ class _Follower:
         """
         fitting: dict[int, tuple[Lifetime, bool]] = {}
         shapes = {argument.shape for argument in arguments}
-        for lifetime, shape in self._known.get(arguments[0].bytes, ()):
+        for lifetime, shape in self._known.get(arguments[0].size, ()):
             known = fitting.pop(id(lifetime), (lifetime, False))
             fitting[id(lifetime)] = (lifetime, known[1] or shape in shapes)
         if not fitting:
@@ -267,7 +273,7 @@ class _Follower:
         return lifetime
 
     def _write(self, lifetime: Lifetime, shown_as: Argument) -> None:
-        known = self._known[shown_as.bytes]
+        known = self._known[shown_as.size]
         known[:] = [(other, shape) for other, shape in known if other is not lifetime or shape != shown_as.shape]
         known.append((lifetime, shown_as.shape))
 

@@ -70,6 +70,7 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
     by_id = {node.id: node for node in nodes}
     last_inside = _last_inside(nodes)
     current: dict[int, Lifetime] = {}
+    born_bytes: dict[int, int] = {}
     lifetimes: list[Lifetime] = []
     wrapped = _WrappedNumbers(by_id, last_inside, current)
 
@@ -84,6 +85,15 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
             return False
         inside = lifetime.creator < node.id <= last_inside[lifetime.creator]
         return inside and by_id[lifetime.creator].thread == node.thread
+
+    def born(node: Node, use: TensorUse, operator: int | None) -> Lifetime:
+        lifetime = current.get(use.storage)
+        if lifetime is None or not created_around(node, lifetime):
+            born_bytes[use.storage] = use.bytes
+            return started(use.storage, node.id, operator, use.device)
+        # Before what the call around returns, something else of this call may have been at its address.
+        lifetime.bytes = born_bytes[use.storage]
+        return lifetime
 
     for node in nodes:
         operator = iteration.operator_of.get(node.id)
@@ -100,14 +110,9 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
                 lifetime.last_call_end = max(lifetime.last_call_end, last_inside[node.id])
             elif operator is not None and node.name == "aten::detach":
                 _note(lifetime.detachers, operator)
-        for use in node.outputs:
-            if use.storage in numbers:
-                continue
-            is_new = use.storage not in entered and not created_around(node, current.get(use.storage))
-            wrapped.note_returned(use, is_new=is_new)
-            if is_new:
-                started(use.storage, node.id, operator, use.device)
-            lifetime = current[use.storage]
+        for use in [use for use in node.outputs if use.storage not in numbers]:
+            lifetime = current[use.storage] if use.storage in entered else born(node, use, operator)
+            wrapped.note_returned(use, is_new=lifetime.creator == node.id)
             lifetime.bytes = max(lifetime.bytes, use.bytes)
             lifetime.last_call_end = max(lifetime.last_call_end, last_inside[node.id])
             if operator is not None and writes and use.storage in entered:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
 
 from slackswap.evaluate.capture_command import capture
 from slackswap.hardware import InputError, load_hardware
 from slackswap.models.problem_file import read_problem
+from slackswap.models.traces.capture import Device
 
 needs_torch = pytest.mark.torch
 
@@ -33,6 +36,12 @@ def test_the_output_is_checked_before_anything_else(tmp_path: Path) -> None:
         run("no_such_module:step", "-o", str(tmp_path / "missing" / "problem.json"))
     with pytest.raises(InputError, match="no hardware has this name"):
         run("no_such_module:step", "--hardware", "abacus")
+
+
+def test_devices_are_those_that_a_step_can_run_on() -> None:
+    (device,) = (option for option in capture.params if option.name == "device")
+    assert isinstance(device.type, click.Choice)
+    assert tuple(device.type.choices) == get_args(Device)
 
 
 def test_help_says_what_the_function_returns(capsys: pytest.CaptureFixture[str]) -> None:

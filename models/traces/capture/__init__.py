@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from slackswap.hardware.catalog import Hardware
 from slackswap.hardware.input_error import InputError
-from slackswap.models.problem import Problem
+
+if TYPE_CHECKING:
+    from slackswap.models.problem import Problem
 
 Device = Literal["cpu", "cuda", "fake"]
-DEVICES: tuple[Device, ...] = ("cpu", "cuda", "fake")
 
 
 def capture(

@@ -13,7 +13,8 @@ from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.capture.user_step import UserStep, user_code
 
 BATCH_COPY = "copy of the batch"
-_NUMBERED_PATH = re.compile(r"[A-Za-z_]\w*\.\d+$")
+# The dot before a number that another number follows.
+_NUMBER_INSIDE = re.compile(r"\.(?=\d+\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +151,38 @@ class TrainingStep:
 def _repeated_parts(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the numbered children of lists that stand there more than once, with their path; none inside of another.
 
-    What has no parts of its own is a layer, no block of layers.
+    A stage, a list of such parts, is none itself, however often there are stages.
     """
+    from torch import nn
+
     stack = [("", model)]
     while stack:
         path, module = stack.pop()
-        children = list(module.named_children())
-        kinds = Counter(type(child) for _, child in children)
-        for name, child in children:
+        blocks = _blocks_of(module)
+        for name, child in module.named_children():
             place = f"{path}.{name}" if path else name
-            is_block = name.isdigit() and kinds[type(child)] > 1 and next(child.children(), None) is not None
-            if not is_block:
+            is_stage = isinstance(child, nn.Sequential | nn.ModuleList) and _blocks_of(child)
+            if name not in blocks or is_stage:
                 stack.append((place, child))
                 continue
-            yield (place if _NUMBERED_PATH.search(place) else f"{type(model).__name__}.{place}"), child
+            yield _annotation(place, model), child
+
+
+def _annotation(path: str, model: Any) -> str:
+    """Name a part as the importer finds its number: ``blocks.3``, and ``stages_2.3`` for a list in a list."""
+    named = f"{type(model).__name__}.{path}" if path[0].isdigit() else path
+    return _NUMBER_INSIDE.sub("_", named)
+
+
+def _blocks_of(module: Any) -> set[str]:
+    """Return the names of a list's parts of the same class; what has no parts of its own is a layer, no block of them."""
+    children = dict(module.named_children())
+    kinds = Counter(type(child) for child in children.values())
+    return {
+        name
+        for name, child in children.items()
+        if name.isdigit() and kinds[type(child)] > 1 and next(child.children(), None) is not None
+    }
 
 
 def _copied(value: Any, device: str) -> Any:

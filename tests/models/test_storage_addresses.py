@@ -1,4 +1,7 @@
-"""`x * 2` wraps 2 into a tensor that no call made, at an address where a saved tensor may have been: it is no reader."""
+"""Storage ids are addresses, which are used again: by numbers that no call made, and by temporaries inside of a call.
+
+`x * 2` wraps 2 into a tensor, at an address where a saved tensor may have been: it is no reader of it.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,8 @@ def test_a_number_of_an_outermost_call_reads_nothing(tmp_path: Path) -> None:
 def test_what_the_call_around_was_given_is_read(tmp_path: Path) -> None:
     inside = Call("aten::mul", [tensor(20, 8000), tensor(12, 4)], [tensor(21, 8000)])
     assert saved_bytes(tmp_path, inside, given=[tensor(12, 4)]) == [4, 8000]
-    # The same, but nobody gave it: a number at the address of the loss.
+    # The same, but nobody gave it: a number at the address of the loss, and still one where it is passed on.
+    inside.children = [Call("aten::to", [tensor(12, 4)], [tensor(30, 4)])]
     assert saved_bytes(tmp_path, inside) == [8000]
 
 
@@ -76,3 +80,20 @@ def test_what_was_made_inside_of_the_call_is_no_number(tmp_path: Path) -> None:
     used = Call("aten::div", [tensor(41, 8), tensor(40, 8)], [tensor(21, 8000)])
     problem = imported(step(*made, used), tmp_path)
     assert problem.workspace_bytes.max() == 8000 + 8 + 8
+
+
+def test_a_result_has_its_own_size_where_a_larger_temporary_was_at_its_address(tmp_path: Path) -> None:
+    # The call lists its result first (4000 bytes); inside, the address first holds 9000 bytes, which are copied and freed.
+    inside = [
+        Call("aten::empty", [], [tensor(10, 9000)]),
+        Call("aten::copy_", [tensor(10, 9000), tensor(1, 50)], [tensor(10, 9000)]),
+        Call("aten::empty", [], [tensor(10, 4000)]),
+    ]
+    calls = step(given=[tensor(10, 4000)])
+    calls[0] = Call("aten::linear", [tensor(1, 50), tensor(2, 70)], [tensor(10, 4000)], children=inside, sequence=0)
+    problem = imported(calls, tmp_path)
+    assert sorted(problem.tensor_bytes[problem.saved].tolist()) == [4000, 8000]
+    # What a call returns a part of is as large as it was made.
+    calls[0].children = inside[2:]
+    calls[0].outputs = [tensor(10, 3000)]
+    assert sorted(imported(calls, tmp_path).tensor_bytes.tolist())[-2] == 4000

@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 TEST_VENV := .venv-test
 TORCH_VENV := .venv-torch
+NOTEBOOK_VENV := .venv-notebooks
 TORCH := torch==2.13.0
 PACKAGES := -p slackswap.hardware -p slackswap.models -p slackswap.planners -p slackswap.evaluate
 SOURCES := $(shell find hardware models planners evaluate -type f -not -path '*/__pycache__/*')
@@ -12,13 +13,14 @@ PIP_QUIET := --quiet --disable-pip-version-check
 # The tests see the installed wheel, never the folders beside them.
 PYTEST := -m pytest -p no:cacheprovider
 
-.PHONY: help shootout test test-torch lint types tests benchmarks record clean
+.PHONY: help shootout test test-torch lint types tests benchmarks notebooks record clean
 
 help:
 	@echo "make shootout     set up, run the planner shootout on the built-in inputs"
 	@echo "make test         set up, build and install the wheel, lint, check types, run the tests"
 	@echo "make test-torch   the tests that need PyTorch (installs $(TORCH))"
 	@echo "make benchmarks   timings, as ratios in one run"
+	@echo "make notebooks    run the notebooks and render them as HTML (installs JupyterLab)"
 	@echo "make record       record the small GPT trace again (installs $(TORCH))"
 	@echo "make clean        remove environments, builds and caches"
 
@@ -38,7 +40,8 @@ lint: $(TEST_VENV)/.installed
 
 types: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/mypy $(PACKAGES)
-	MYPYPATH=tests $(TEST_VENV)/bin/mypy tests benchmarks notebooks
+	# Notebooks are written as their readers would write them; the tests run them.
+	MYPYPATH=tests $(TEST_VENV)/bin/mypy tests benchmarks
 
 tests: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python $(PYTEST) -n auto -m "not torch"
@@ -73,9 +76,23 @@ benchmarks: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python benchmarks/checkmate_proofs.py
 	$(TEST_VENV)/bin/python benchmarks/trace_import.py
 
+notebooks: $(NOTEBOOK_VENV)/.installed
+	mkdir -p build/notebooks
+	for notebook in notebooks/*.py; do \
+	  $(NOTEBOOK_VENV)/bin/jupytext --quiet --to ipynb --output - $$notebook \
+	  | $(NOTEBOOK_VENV)/bin/jupyter nbconvert --log-level WARN --stdin --execute --to html \
+	    --output "$$(basename $$notebook .py)" --output-dir build/notebooks || exit 1; \
+	done
+	@echo "notebooks are in build/notebooks"
+
+$(NOTEBOOK_VENV)/.installed: pyproject.toml $(SOURCES)
+	$(PYTHON) -m venv $(NOTEBOOK_VENV)
+	$(NOTEBOOK_VENV)/bin/pip install $(PIP_QUIET) ".[plot,notebook]"
+	@touch $@
+
 record: $(TORCH_VENV)/.installed
 	$(TORCH_VENV)/bin/python models/traces/recorded/record_small_gpt.py
 
 clean:
-	rm -rf $(VENV) $(TEST_VENV) $(TORCH_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TEST_VENV) $(TORCH_VENV) $(NOTEBOOK_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -19,6 +19,8 @@ from slackswap.evaluate.capture_command import capture
 from slackswap.evaluate.command_options import CSV, HARDWARE, JSON, PLANNERS, SEED, positive_seconds, time_limit_of
 from slackswap.evaluate.command_output import check_outputs, write_output
 from slackswap.evaluate.problem_command import problem
+from slackswap.evaluate.robustness_command import robustness
+from slackswap.evaluate.score_command import score
 from slackswap.evaluate.survey_command import survey
 from slackswap.hardware.input_error import InputError
 
@@ -272,28 +274,7 @@ def gap(
         raise KeyboardInterrupt
 
 
-@cli.command()
-@click.argument("source")
-@click.argument("plan_file", metavar="PLAN.JSON")
-@HARDWARE
-@click.option(
-    "--policy", default=None, metavar="NAME", help="Runtime policy; by default the one of the plan's planner."
-)
-@JSON
-def score(source: str, plan_file: str, hardware: str | None, policy: str | None, json_path: str | None) -> None:
-    """Score a plan file on the SOURCE that it was made for."""
-    from slackswap.evaluate.report import score_stored_plan
-    from slackswap.evaluate.results import to_json_lines
-    from slackswap.evaluate.sources import load_source
-
-    check_outputs(json_path)
-    result = score_stored_plan(load_source(source, hardware), plan_file, policy)
-    write_output(json_path, to_json_lines([result.row]))
-    if json_path != "-":
-        _print_tables([result])
-
-
-for _command in (problem, survey, capture, calibrate):
+for _command in (score, problem, survey, capture, calibrate, robustness):
     cli.add_command(_command)
 
 

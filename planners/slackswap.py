@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import Score, Timeline, peak_bytes, simulate
 from slackswap.models.event_model.buffers import buffers_of
 from slackswap.models.event_model.kernel.iteration import lower_decisions
@@ -38,6 +39,8 @@ class SlackSwap:
     rank : ``cost`` or ``production``
         Order in which Pass 1 takes candidates: by decreasing recompute cost per byte, or as they are produced.
     swaps : whether Pass 1 runs at all
+    guard : g of section 3.2, in [0, 1): the share of the forward time that is left when the last offload ends; a repair
+        round that shows a forward stall widens it
     """
 
     name: str = "slackswap"
@@ -46,6 +49,11 @@ class SlackSwap:
     supports: Supports = Supports()
     rank: str = "cost"
     swaps: bool = True
+    guard: float = GUARD
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.guard < 1:
+            raise InputError(f"a guard is a fraction of the forward time from 0 to below 1, not {self.guard}")
 
     def plan(
         self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
@@ -70,7 +78,7 @@ class SlackSwap:
 
     def search(self, passes: TwoPasses, budget_bytes: int, ends_s: float = math.inf) -> _Search:
         """Plan in at most six rounds, and no more: where none fits, `closest` came nearest."""
-        search = _Search(passes, budget_bytes, ends_s)
+        search = _Search(passes, budget_bytes, self.guard, ends_s)
         search.try_plan(Plan.keep_everything(passes.problem))
         if search.best is not None:
             return search
@@ -192,6 +200,7 @@ class _Search:
 
     passes: TwoPasses
     budget_bytes: int
+    guard: float
     ends_s: float = math.inf
     best: Plan | None = None
     best_s: float = math.inf
@@ -210,7 +219,7 @@ class _Search:
 
     def repair_rounds(self, rounds: int, *, swaps: bool) -> None:
         problem = self.passes.problem
-        repair = _Repair(problem)
+        repair = _Repair(problem, self.guard)
         for _ in range(rounds):
             if time.perf_counter() > self.ends_s:
                 return
@@ -227,7 +236,7 @@ class _Repair:
     """What the replays have shown so far."""
 
     problem: Problem
-    guard: float = GUARD
+    guard: float
     shrink: float = 0.0
     never_swap: npt.NDArray[np.bool_] = field(init=False)
     recompute: npt.NDArray[np.bool_] = field(init=False)

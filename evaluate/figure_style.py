@@ -6,10 +6,12 @@ matplotlib is an extra: it is imported where it is used. pyplot, which keeps fig
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from slackswap.evaluate.results import printable
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN_INCHES, PAGE_INCHES = 3.4, 7.0
+NOTEBOOK_DOTS_PER_INCH = 130
 MAX_NAME_LETTERS = 32  # longer names would leave no room to draw in
 LETTERS_PER_INCH, LETTERS_PER_SAMPLE = 18, 6.5  # about, of a legend's font; a sample of colour and the space around it
 
@@ -117,10 +120,23 @@ def as_label(name: str, *, most_letters: int = MAX_NAME_LETTERS) -> str:
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """Return an empty figure whose layout keeps every label inside."""
+    """Return an empty figure whose layout keeps every label inside, and that notebooks show."""
+    figure: Figure = _shown_figure()(figsize=(width_inches, height_inches), layout="constrained")
+    return figure
+
+
+@cache
+def _shown_figure() -> type[Figure]:
+    """Return the class of figures that show themselves in a notebook, which only pyplot's do otherwise."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=NOTEBOOK_DOTS_PER_INCH)
+            return buffer.getvalue()
+
+    return ShownFigure
 
 
 def log_extent(values: Sequence[float]) -> tuple[float, float]:

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Call:
-    """A call of `us` microseconds of its own and whatever its children take.
+    """A call of `us` microseconds of its own, in which it launches and allocates, and after that what its children take.
 
     Attributes
     ----------
@@ -82,6 +82,11 @@ def backward(
         thread=thread,
     )
     return Call(ENGINE + name, us=2, children=[node], sequence=sequence, forward_thread=1, thread=thread)
+
+
+def every_call(calls: Sequence[Call]) -> list[Call]:
+    """Calls, each with those in it."""
+    return [inner for call in calls for inner in (call, *every_call(call.children))]
 
 
 def conv_net(sequence: int = 0, thread: int | str = ENGINE_THREAD) -> list[Call]:
@@ -152,6 +157,7 @@ class Recording:
             self._launch(name, kernel_us, start_us + 0.01 * (nth + 1), call.thread)
         for nth, (size_bytes, address) in enumerate(call.memory):
             self.memory(size_bytes, start_us + 0.01 * (nth + 1), address=address, thread=call.thread)
+        start_us += call.us
         for child in call.children:
             self._add(child, start_us)
             start_us += child.duration_us
@@ -246,6 +252,6 @@ def warnings_of(problem: Problem) -> str:
     return "\n".join(problem.metadata["derivation"]["warnings"])
 
 
-def dropped_by(problem: Problem) -> dict[str, tuple[int, float]]:
+def dropped_by(problem: Problem) -> dict[str, Any]:
     """Count and microseconds of what the problem leaves out."""
     return {item["what"]: (item["count"], item["seconds"] / US) for item in problem.metadata["derivation"]["dropped"]}

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from slackswap.hardware.input_error import InputError
+from slackswap.models.problem import MAX_TOTAL_BYTES
 from slackswap.models.traces.execution_trace import is_backward_name
 from slackswap.models.traces.json_stream import ItemDecoder, stream_items
 from slackswap.models.traces.trace_file import TraceFile
@@ -158,6 +159,8 @@ class PlacedEvent:
         size, kind = _whole(arguments.bytes, 0), _whole(arguments.device_type, _CPU_DEVICE)
         if not size or kind == _CPU_DEVICE:
             return None
+        if abs(size) > MAX_TOTAL_BYTES:
+            raise InputError(f"a block has at most {MAX_TOTAL_BYTES} bytes", place="args.Bytes")
         address = arguments.address if isinstance(arguments.address, int) else None
         return MemoryEvent(self.thread, number(self.event.ts, "ts"), size, address, arguments.device_id)
 

@@ -38,7 +38,8 @@ _RECORD = (
 _FOUND = (
     "Saved tensors follow from a rule per backward node (PyTorch's derivatives.yaml), linked to its forward call by sequence"
     " number; their sizes from the recorded shapes.",
-    "A call reads the storage last written among those with as many bytes as its argument, of the same shape if there is one.",
+    "A call reads the storage last written among those of its argument's size, of the same shape if there is one; a sum reads"
+    " what nobody has read yet, and else the sum before it (the shortcut of a residual block).",
     "Gradients are the workspace of the backward operator that reads or writes them.",
 )
 _LEFT_OUT = (
@@ -76,12 +77,15 @@ def read_kineto_iteration(file: TraceFile, survey: KinetoSurvey, step_name: str 
     Raises
     ------
     InputError
-        No step has a forward and a backward pass, or it has several backward passes.
+        No step has a forward and a backward pass, or it has several backward passes, or those of several processes.
     """
     step = choose_step(survey, file.source, step_name)
     kineto = read_step(file, step)
     nodes, event_of = numbered_nodes(nest_working_calls(kineto))
-    return KinetoIteration(step, kineto, nodes, event_of, cut_iteration(nodes, file.source))
+    iteration = cut_iteration(nodes, file.source)
+    if len({event_of[root.node.id].thread[0] for root in iteration.operators}) > 1:
+        raise InputError("holds the passes of several processes: give the trace of one rank", source=file.source)
+    return KinetoIteration(step, kineto, nodes, event_of, iteration)
 
 
 def import_kineto(file: TraceFile | Path | str, *, link: Link, step: str = "") -> Problem:
@@ -118,7 +122,7 @@ def import_kineto(file: TraceFile | Path | str, *, link: Link, step: str = "") -
     flow = follow_storages(read.nodes, read.iteration, read.event_of, host_copies)
     _refuse_unknown_rules(trace, survey, read, times, flow)
     records = build_records(
-        read.nodes, read.iteration, flow.lifetimes, DEVICE, _with_fixed(times, host_copies), found=_FOUND
+        read.nodes, read.iteration, flow.lifetimes, DEVICE, _with_fixed(times, host_copies | flow.blind), found=_FOUND
     )
     try:
         problem = Problem.from_records(problem_name(trace), records.operators, records.tensors, link)
@@ -127,9 +131,12 @@ def import_kineto(file: TraceFile | Path | str, *, link: Link, step: str = "") -
     return _declared(problem, trace, survey, read, times, flow, records)
 
 
-def _with_fixed(times: OperatorTimes, host_copies: frozenset[int]) -> OperatorTimes:
-    """Return the times with copies from the host among what cannot be repeated: the host may have changed its data."""
-    return OperatorTimes(times.duration_s, times.collective | host_copies, times.heuristics, times.dropped)
+def _with_fixed(times: OperatorTimes, fixed: frozenset[int]) -> OperatorTimes:
+    """Return the times with more among what cannot be repeated.
+
+    That is copies from the host, which may have changed its data, and what reads tensors that are not recorded.
+    """
+    return OperatorTimes(times.duration_s, times.collective | fixed, times.heuristics, times.dropped)
 
 
 def _refuse_without_shapes(trace: TraceFile, survey: KinetoSurvey, read: KinetoIteration) -> None:
@@ -281,6 +288,11 @@ def _warnings(survey: KinetoSurvey, read: KinetoIteration, flow: Dataflow) -> li
         said.append(f"The trace holds {len(usable)} training steps; taken: {read.step.name}.")
     for name, count in flow.unknown.items():
         said.append(f"No save rule for '{name}' ({count} calls): taken to keep nothing, so A may be too low.")
+    if flow.blind:
+        said.append(
+            f"{len(flow.blind)} calls read lists of tensors (cat, stack) whose shapes are not recorded: their readers are"
+            " missing, and nothing rebuilds what they write."
+        )
     if is_checkpointed(read.nodes, read.iteration):
         said.append("Forward calls run inside backward ones (activation checkpointing): their time is backward time.")
     if flow.linked < flow.n_backward_nodes:

@@ -1,8 +1,8 @@
 """Follows storages through a step whose calls have shapes but no tensor ids: by save rules and by the shapes that fit.
 
 A call reads the storage that was written last among those with as many bytes and elements as its argument, of the same
-shape if there is one: exact where one storage fits, a guess where several do. What the backward pass reads follows from a rule per
-backward node (`save_rules`), linked to the forward call by autograd's sequence number.
+shape if there is one: exact where one storage fits, a guess where several do. What the backward pass reads follows from a
+rule per backward node (`save_rules`), linked to the forward call by autograd's sequence number.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from slackswap.models.problem import MAX_TOTAL_BYTES
 from slackswap.models.traces.execution_trace import Iteration, Node
 from slackswap.models.traces.kineto_events import CpuOperator
 from slackswap.models.traces.operator_kind import shown_name
@@ -28,6 +29,7 @@ _ITEM_BYTES = {
     "c10::complex<double>": 16,
 }
 _INDEX_BYTES, _STATISTIC_BYTES, _NUMBER_BYTES = 8, 4, 8
+_MAX_DIMENSIONS = 64
 _LIST = "TensorList"
 # Arguments that are weights: never looked up among activations.
 _WEIGHTS: tuple[tuple[str, frozenset[int]], ...] = (
@@ -72,6 +74,7 @@ class Dataflow:
     guesses : arguments that more storages fitted than there were arguments, of `lookups`
     unknown : backward nodes without a rule, by name
     unknown_operators : the name of each, by its backward operator
+    blind : forward operators that read a list of tensors whose shapes are not recorded: nothing is known to rebuild them from
     """
 
     lifetimes: list[Lifetime] = field(default_factory=list)
@@ -81,6 +84,7 @@ class Dataflow:
     lookups: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
     unknown_operators: dict[int, str] = field(default_factory=dict)
+    blind: set[int] = field(default_factory=set)
 
 
 def follow_storages(
@@ -123,6 +127,8 @@ class _Follower:
         self._nodes, self._iteration, self._event_of = nodes, iteration, event_of
         self._host_copies = host_copies
         self._known: dict[_Size, list[tuple[Lifetime, _Shape]]] = defaultdict(list)  # last written last
+        self._views: Counter[tuple[int, _Shape]] = Counter()  # how often each storage is shown under a shape
+        self._sums: set[int] = set()  # storages that an addition wrote
         self._backward = self._backward_nodes()
         self._owners = self._owning_calls()
 
@@ -175,7 +181,11 @@ class _Follower:
         # The element type of a list is not recorded: that of the output, where a wrong guess keeps nothing (cat, stack).
         item_bytes = backward.gradients[0].item_bytes if rule.nothing and backward.gradients else 0
         arguments = arguments_of(self._event_of[node.id], list_item_bytes=item_bytes)
-        read = self._looked_up(node, arguments)
+        if not arguments and _takes_list(self._event_of[node.id]):
+            self.flow.blind.add(operator)
+        # A mask is made without autograd: it is no storage that could be found.
+        adds = "AddBackward" in backward.name
+        read = self._looked_up(node, arguments[:1] if "mask" in rule.extras else arguments, after_sums=adds)
         reads = not is_view(backward.name)
         for index, lifetime in read.items():
             if reads:
@@ -186,6 +196,8 @@ class _Follower:
         output = self._output(node, operator, backward, arguments, read)
         if output is None:
             return
+        if adds:
+            self._sums.add(id(output))
         if rule.output:
             output.readers.append(backward.operator)
         written = _written(backward, arguments)
@@ -203,22 +215,25 @@ class _Follower:
             return SaveRule()
         return rule
 
-    def _looked_up(self, node: Node, arguments: Sequence[Argument]) -> dict[int, Lifetime]:
+    def _looked_up(self, node: Node, arguments: Sequence[Argument], *, after_sums: bool) -> dict[int, Lifetime]:
         """Find the storage behind each argument, by its index; weights, and what existed before, have none."""
         weights = next((positions for part, positions in _WEIGHTS if part in node.name), frozenset())
-        by_size: dict[_Size, list[int]] = defaultdict(list)
+        alike: dict[tuple[_Size, _Shape | None], list[int]] = defaultdict(list)
         for index, argument in enumerate(arguments):
             if argument.position not in weights and argument.bytes:
-                by_size[argument.size].append(index)
+                known = any(shape == argument.shape for _, shape in self._known.get(argument.size, ()))
+                alike[argument.size, argument.shape if known else None].append(index)
         read: dict[int, Lifetime] = {}
-        for same_size in by_size.values():
-            read.update(zip(same_size, self._find([arguments[index] for index in same_size]), strict=False))
+        for indices in alike.values():
+            found = self._find([arguments[index] for index in indices], after_sums=after_sums)
+            read.update(zip(indices, found, strict=False))
         return read
 
-    def _find(self, arguments: Sequence[Argument]) -> list[Lifetime]:
+    def _find(self, arguments: Sequence[Argument], *, after_sums: bool) -> list[Lifetime]:
         """Choose storages for arguments of one size: what nobody has read yet first, in the order in which it was written.
 
-        So `out += shortcut` changes `out` where both branches end in new storages. One argument takes what was written last.
+        So `out += shortcut` changes `out` where both branches end in new storages; where the shortcut was read before, it is the
+        last sum, as a residual block starts with one (`after_sums`). One argument takes what was written last.
         """
         fitting: dict[int, tuple[Lifetime, bool]] = {}
         shapes = {argument.shape for argument in arguments}
@@ -231,11 +246,15 @@ class _Follower:
         self.flow.guesses += len(arguments) if len(fitting) > len(arguments) else 0
         recent = list(fitting.values())
         same_shape = [item for item, same in recent if same]
+        if same_shape and self._views[id(same_shape[-1]), arguments[0].shape] >= len(arguments):
+            return same_shape[-1:] * len(arguments)  # parts of one storage: query, key and value of one product
         candidates = same_shape if len(same_shape) >= len(arguments) else [item for item, _ in recent]
         if len(arguments) == 1:
             return candidates[-1:]
         unread = [item for item in candidates if not item.readers][-len(arguments) :]
-        others = [item for item in reversed(candidates) if item not in unread]
+        others = [item for item in reversed(candidates) if all(item is not other for other in unread)]
+        if after_sums:
+            others.sort(key=lambda item: id(item) not in self._sums)
         return (unread + others)[: len(arguments)]
 
     def _output(
@@ -253,6 +272,7 @@ class _Follower:
             for gradient in backward.gradients or arguments[:1]:
                 if first is not None:
                     self._write(first, gradient)
+                    self._views[id(first), gradient.shape] += 1
             return first
         if not written:
             return None
@@ -310,10 +330,22 @@ def _tensors(shape: Any, kind: Any) -> Iterator[tuple[list[int], str]]:
         return
     if shape and all(isinstance(inner, list) for inner in shape):
         kinds = kind.strip("[]").split(", ") if kind.startswith("[") else [kind] * len(shape)
-        for inner, inner_kind in zip(shape, kinds, strict=False):
-            yield from _tensors(inner, inner_kind)
-    elif all(type(length) is int and 0 <= length < 1 << 40 for length in shape):
+        yield from ((inner, inner_kind) for inner, inner_kind in zip(shape, kinds, strict=False) if _is_shape(inner))
+    elif _is_shape(shape):
         yield shape, kind
+
+
+def _takes_list(event: CpuOperator) -> bool:
+    # The second is the name of 2021.
+    return isinstance(event.types, list) and not {_LIST, "GenericList"}.isdisjoint(map(str, event.types))
+
+
+def _is_shape(lengths: list[Any]) -> bool:
+    return (
+        len(lengths) <= _MAX_DIMENSIONS
+        and all(type(length) is int and 0 <= length < 1 << 40 for length in lengths)
+        and math.prod(lengths) <= MAX_TOTAL_BYTES
+    )
 
 
 def _multiplies_numbers(arguments: Sequence[Argument], index: int) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from handwritten_kineto import Call, Recording, conv_net, imported, iteration_of, recorded, warnings_of
+from handwritten_kineto import Call, Recording, conv_net, imported, iteration_of, recorded, refused, warnings_of
 
 from slackswap.models.traces.kineto_memory import SavedBlocks
 
@@ -108,6 +108,10 @@ def test_a_free_between_two_backward_operators_is_the_earlier_ones(tmp_path: Pat
     recording.memory(-512, fifth["ts"] - 0.5, address=1)
     recording.memory(-1024, 1e7, address=2)  # after the backward pass: the optimizer's time, or the end of `loss`
     assert shown(blocks_of(recording, tmp_path)) == [(0, 512, 5), (1, 1024, 7)]
+
+
+def test_sizes_that_no_memory_has_are_refused(tmp_path: Path) -> None:
+    assert "args.Bytes: a block has at most" in refused(net([(10**400, 7)]), tmp_path)
 
 
 def test_memory_events_confirm_what_the_rules_say(tmp_path: Path) -> None:

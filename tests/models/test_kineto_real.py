@@ -135,10 +135,10 @@ def test_every_kernel_of_the_oldest_trace_has_a_launch() -> None:
 
 
 def test_kernels_whose_launch_is_missing_are_counted() -> None:
-    """The recording began while the device had more than half a step of work before it."""
-    orphans = read_kineto(file_of(RECOMMENDER_V100)).orphans
-    assert orphans.count == 614
-    assert orphans.seconds == pytest.approx(56.5 * MS, rel=0.01)
+    """The CPU runs ahead: what the device does during a step was in part launched before it, or before the recording."""
+    orphans = step_of(RECOMMENDER_V100, "1010").kineto.orphans
+    assert orphans.count == 1086
+    assert orphans.seconds == pytest.approx(71.9 * MS, rel=0.01)
 
 
 def test_steps_without_markers_are_found_though_walls_differ_ninefold() -> None:
@@ -149,7 +149,7 @@ def test_steps_without_markers_are_found_though_walls_differ_ninefold() -> None:
     walls_ms = [(steps[0].window[1] - first_us) / 1e3, *(step.wall_us / 1e3 for step in steps[1:])]
     assert walls_ms == pytest.approx([118, 115, 1015, 1068, 1076], abs=0.9)
     sums_ms = []
-    for i in range(5):
+    for i in (0, 2, 4):
         read = step_of(RESNET18, str(i))
         parts = (read.iteration.forward, read.iteration.backward)
         sums_ms.append(sum(work_of(read, list(part))[1]["compute"] for part in parts))
@@ -207,7 +207,9 @@ def test_flows_of_the_profiler_agree_with_sequence_numbers() -> None:
     for node in read.nodes:
         event = read.event_of[node.id]
         at[event.thread[1], event.start_us].append(node)
-        if node.sequence >= 0 and read.iteration.operator_of.get(node.id, len(read.nodes)) < len(read.iteration.forward):
+        if node.sequence >= 0 and read.iteration.operator_of.get(node.id, len(read.nodes)) < len(
+            read.iteration.forward
+        ):
             owner[node.sequence] = node
     assert len(flows) == 181
     for flow in flows:
@@ -232,7 +234,11 @@ def test_without_addresses_the_allocator_gives_totals_and_producers() -> None:
     assert saved.bytes / MB == pytest.approx(2738.7, abs=0.05)
     assert sum(block.bytes >= LARGE for block in saved.blocks) == 106
     assert (len(read.kineto.memory), saved.ambiguous_frees) == (1380, 535)
-    assert by_producer(read, list(saved.blocks)) == {"aten::conv2d": 1427, "aten::batch_norm": 1233, "aten::max_pool2d": 78}
+    assert by_producer(read, list(saved.blocks)) == {
+        "aten::conv2d": 1427,
+        "aten::batch_norm": 1233,
+        "aten::max_pool2d": 78,
+    }
 
 
 def test_the_oldest_block_of_a_size_would_give_wrong_producers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,13 +293,40 @@ def test_resnet50_by_rules_is_what_an_execution_trace_says() -> None:
     assert int((problem.tensor_bytes[problem.saved] >= LARGE).sum()) == 107
     # An execution trace of the same model: conv 1423, BN 1230, pooling 77.
     made_by = megabytes(problem, lambda t: int(problem.producer[t]))
-    assert made_by == {"to": 19.3, "conv2d": 1422.5, "batch_norm": 1230.1, "max_pool2d": 77.1}
+    assert made_by == {"to": 19.3, "conv2d": 1422.6, "batch_norm": 1230.1, "max_pool2d": 77.1}
     # The batch of images cannot be made again, nor its labels.
     saved = np.flatnonzero(problem.saved)
-    assert [problem.operator_names[problem.producer[t]].partition(".")[0] for t in saved if not problem.rebuildable[t]] == [
+    assert [
+        problem.operator_names[problem.producer[t]].partition(".")[0] for t in saved if not problem.rebuildable[t]
+    ] == [
         "to",
         "to",
     ]
+
+
+def test_first_backward_uses_by_rule_are_those_that_an_execution_trace_records() -> None:
+    problem = problem_of(RESNET50, "18")
+    by_rule = megabytes(problem, lambda t: int(problem.first_backward_reader[t]))
+    trace = read_storages(as_trace_file(shared_file("traces/et/resnet50_ddp_et_only_schema1.1.0.json.gz")))
+    n_forward = len(trace.iteration.forward)
+    recorded: dict[str, float] = defaultdict(float)
+    for lifetime in trace.saved:
+        first = min(reader for reader in lifetime.readers if reader >= n_forward)
+        recorded[trace.iteration.operators[first].node.name.rpartition(" ")[2]] += lifetime.bytes / MB
+    shown = {name: round(size, 1) for name, size in recorded.items() if size > 1}
+    assert shown == {
+        "CudnnBatchNormBackward0": 1422.8,
+        "ConvolutionBackward0": 1140.0,
+        "MaxPool2DWithIndicesBackward0": 154.1,
+        "ReluBackward0": 12.8,
+    }
+    # The same by rule, under the names of 2021; the first convolution reads the batch, which is copied in this step.
+    assert by_rule == {
+        "CudnnBatchNormBackward": 1422.8,
+        "CudnnConvolutionBackward": 1159.3,
+        "MaxPool2DWithIndicesBackward": 154.1,
+        "ReluBackward1": 12.8,
+    }
 
 
 def test_resnet50_is_confirmed_by_its_memory_events() -> None:

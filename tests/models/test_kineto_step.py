@@ -1,4 +1,4 @@
-"""One step of a Kineto trace: which one is taken, how calls nest, and which device work belongs to them."""
+"""One step of a Kineto trace: which one is taken, its two passes, and which device work belongs to them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from handwritten_kineto import (
     backward,
     conv_net,
     dropped_by,
+    every_call,
     imported,
     iteration_of,
     recorded,
@@ -29,60 +30,11 @@ from handwritten_kineto import (
 )
 from instances import PLAIN_LINK
 
-from slackswap.models.traces import call_tree, import_traces
-from slackswap.models.traces.call_tree import nest_calls
-from slackswap.models.traces.kineto_events import CpuOperator
+from slackswap.models.traces import import_traces
 from slackswap.models.traces.kineto_step import choose_step, survey_kineto
 from slackswap.models.traces.trace_file import as_trace_file
 
 FORWARD_US, BACKWARD_US = 350, 615  # of conv_net
-
-
-# ---- nesting --------------------------------------------------------------------------------------------------------
-
-
-def event(name: str, start_us: float, duration_us: float, index: int) -> CpuOperator:
-    return CpuOperator(name, (1, 1), start_us, start_us + duration_us, index, -1, 0)
-
-
-def shape_of(*events: CpuOperator) -> Any:
-    """Names, each with what is nested in it."""
-
-    def shown(calls: list[call_tree.Call]) -> Any:
-        return [(call.event.name, shown(call.children)) if call.children else call.event.name for call in calls]
-
-    return shown(nest_calls(events)[(1, 1)])
-
-
-def test_equal_starts_nest_by_length_and_equal_intervals_by_index() -> None:
-    # Whole microseconds: all start at 5. The file's order is not the calls' order.
-    outer, middle, inner = event("outer", 5, 9, 3), event("middle", 5, 4, 1), event("inner", 5, 4, 2)
-    assert shape_of(inner, middle, outer) == [("outer", [("middle", ["inner"])])]
-    swapped = event("middle", 5, 4, 2), event("inner", 5, 4, 1)
-    assert shape_of(*swapped, outer) == [("outer", [("inner", ["middle"])])]
-
-
-def test_rounding_may_end_a_child_after_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 5.9 + 4.0 and 7.2 + 2.6 end at 9.9 and 9.8; cut to whole microseconds they end at 9 and 9, or rounded at 10.
-    parent, child, later = event("parent", 5, 4, 0), event("child", 7, 3, 1), event("later", 9, 2, 2)
-    assert shape_of(parent, child, later) == [("parent", ["child"]), "later"]
-    monkeypatch.setattr(call_tree, "ROUNDING_US", 0.0)
-    assert shape_of(parent, child, later) == ["parent", "child", "later"]
-
-
-def test_the_last_call_inside_may_seem_to_start_at_the_end_and_take_no_time() -> None:
-    zeros, empty, zero = event("zeros", 5, 4, 0), event("empty", 5, 3, 1), event("zero_", 9, 0, 2)
-    assert shape_of(zeros, empty, zero) == [("zeros", ["empty", "zero_"])]
-    assert shape_of(zeros, empty, event("next", 9, 1, 2)) == [("zeros", ["empty"]), "next"]
-    assert shape_of(event("view", 9, 0, 0), event("as_strided", 9, 0, 1)) == [("view", ["as_strided"])]
-
-
-def test_threads_nest_apart() -> None:
-    there = CpuOperator("there", (1, 2), 6, 7, 1, -1, 0)
-    assert {thread: len(calls) for thread, calls in nest_calls([event("here", 5, 9, 0), there]).items()} == {
-        (1, 1): 1,
-        (1, 2): 1,
-    }
 
 
 # ---- which step -----------------------------------------------------------------------------------------------------
@@ -93,7 +45,7 @@ def steps(*numbers: int, last_is_torn: bool = False) -> Recording:
     recording = Recording()
     for i, number in enumerate(numbers):
         calls = conv_net(sequence=4 * i)
-        for call in [inner for call in calls for inner in (call, *call.children)]:
+        for call in every_call(calls):
             call.kernels = [(name, us * number) for name, us in call.kernels]
         if last_is_torn and i == len(numbers) - 1:
             calls = calls[:4]
@@ -188,9 +140,12 @@ def test_what_follows_the_last_optimizer_call_is_no_step_unless_it_trains(tmp_pa
 def test_markers_of_2021_are_operators(tmp_path: Path) -> None:
     recording = steps(3, 4)
     for item in recording.events:
-        item["cat"] = {"cpu_op": "Operator", "user_annotation": "Operator", "kernel": "Kernel", "cuda_runtime": "Runtime"}[
-            item["cat"]
-        ]
+        item["cat"] = {
+            "cpu_op": "Operator",
+            "user_annotation": "Operator",
+            "kernel": "Kernel",
+            "cuda_runtime": "Runtime",
+        }[item["cat"]]
         item["tid"] = str(item["tid"])  # and thread ids are in quotes
     problem = imported(recording, tmp_path)
     assert problem.metadata["step"] == "ProfilerStep#4"
@@ -207,7 +162,9 @@ def test_the_backward_pass_is_known_by_marks_not_by_names(tmp_path: Path) -> Non
         Call("aten::max_pool2d_with_indices_backward", [x], sequence=0),  # in the forward pass of a model
         Call("MyLossBackwards", [x], sequence=1),
         backward("SumBackward0", x, 1),
-        Call("aten::ones_like", [x], forward_thread=0, thread=ENGINE_THREAD),  # what the engine's thread does belongs to it
+        Call(
+            "aten::ones_like", [x], forward_thread=0, thread=ENGINE_THREAD
+        ),  # what the engine's thread does belongs to it
     ]
     read = iteration_of(calls, tmp_path)
     assert [root.node.name for root in read.iteration.forward] == [call.name for call in calls[:2]]
@@ -240,6 +197,13 @@ def test_both_passes_may_run_on_one_thread(tmp_path: Path) -> None:
 
 def test_gradient_accumulation_is_refused(tmp_path: Path) -> None:
     assert "several backward passes" in refused(conv_net() + conv_net(sequence=4), tmp_path)
+
+
+def test_two_ranks_in_one_file_are_refused(tmp_path: Path) -> None:
+    recording = recorded(*conv_net())
+    for item in [item for item in recording.events if item["tid"] == ENGINE_THREAD]:
+        recording.events.append({**item, "pid": PROCESS + 1})
+    assert "holds the passes of several processes: give the trace of one rank" in refused(recording, tmp_path)
 
 
 def test_a_forward_pass_alone_has_sequence_numbers_too(tmp_path: Path) -> None:
@@ -283,6 +247,14 @@ def test_external_ids_find_the_call_where_the_launch_is_missing(tmp_path: Path) 
     assert imported(recording, tmp_path).duration_s[3] == pytest.approx(38 * US)
 
 
+def test_external_ids_that_are_correlation_ids_mislead_nobody(tmp_path: Path) -> None:
+    """A kernel of another step, whose external id names a call of this one."""
+    recording = steps(3, 4)
+    kernel = next(item for item in recording.events if item["cat"] == "kernel")
+    kernel["args"]["External id"] = recording.named("aten::mse_loss")[1]["args"]["External id"]
+    assert imported(recording, tmp_path).duration_s[3] == pytest.approx(4 * 30 * US)
+
+
 def test_kernels_that_no_call_launched_are_said(tmp_path: Path) -> None:
     """A hand-written kernel that an annotation around calls launches itself has no operator."""
     own = annotation("fused part", *conv_net()[:4])
@@ -306,7 +278,11 @@ def test_a_device_without_kernels_is_refused(tmp_path: Path) -> None:
     """The times of CPU calls say nothing about the device: a step whose kernels are not there has no times."""
     recording = steps(3, 4)
     last_us = recording.named("ProfilerStep#4")[0]["ts"]
-    launches = {item["args"]["correlation"] for item in recording.events if item["cat"] == "cuda_runtime" and item["ts"] > last_us}
+    launches = {
+        item["args"]["correlation"]
+        for item in recording.events
+        if item["cat"] == "cuda_runtime" and item["ts"] > last_us
+    }
     recording.events = [
         item for item in recording.events if item["cat"] != "kernel" or item["args"]["correlation"] not in launches
     ]
@@ -320,7 +296,7 @@ def test_a_device_without_kernels_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda ts: str(ts), id="times in quotes"),
+        pytest.param(str, id="times in quotes"),
         pytest.param(lambda ts: round(ts + 1.7e15, 3), id="absolute times beyond 2 ** 50"),
         pytest.param(lambda ts: ts - 1e9, id="negative times"),
     ],
@@ -333,6 +309,14 @@ def test_times_may_be_written_in_many_ways(tmp_path: Path, change: Any) -> None:
     assert (problem.n_forward, problem.n_operators) == (4, 8)
     assert problem.forward_s == pytest.approx(4 * FORWARD_US * US)
     assert saved_sizes(problem) == {2048: 1, 4096: 1}
+
+
+def test_the_unit_of_display_is_not_that_of_times(tmp_path: Path) -> None:
+    path = recorded(*conv_net()).write(tmp_path)
+    path.write_bytes(
+        path.read_bytes().replace(b"{", b'{"displayTimeUnit": "ns", "baseTimeNanoseconds": 1700000000, ', 1)
+    )
+    assert import_traces([path], link=PLAIN_LINK).forward_s == pytest.approx(FORWARD_US * US)
 
 
 def test_correlation_ids_may_be_as_large_as_64_bits_and_more(tmp_path: Path) -> None:

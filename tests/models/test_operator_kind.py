@@ -146,7 +146,9 @@ def test_a_table_that_is_no_text_or_not_there_is_refused(tmp_path: Path) -> None
 
 
 def test_random_and_collective_calls_are_known_by_name() -> None:
-    assert all(map(is_random, ("aten::native_dropout", "aten::bernoulli_", "aten::rand", "aten::normal_", "aten::multinomial")))
+    assert all(
+        map(is_random, ("aten::native_dropout", "aten::bernoulli_", "aten::rand", "aten::normal_", "aten::multinomial"))
+    )
     assert not any(map(is_random, ("aten::layer_norm", "aten::expand", "aten::batch_norm")))
     assert all(map(is_collective, ("nccl:all_reduce", "c10d::allreduce_", "record_param_comms", "gloo:broadcast")))
     assert not any(map(is_collective, ("aten::all", "aten::reduce_sum")))

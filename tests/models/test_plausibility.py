@@ -58,7 +58,10 @@ def test_no_operator_writes_faster_than_its_gpu_can(
     remarks = remarks_on(writing(size_bytes, duration_s, gpu))
     assert len(remarks) == is_doubtful
     if is_doubtful:
-        assert "1 operators write faster than the memory of the NVIDIA V100 SXM2 32GB: up to 1000 GB/s of 900" in remarks[0]
+        assert (
+            "1 operators write faster than the memory of the NVIDIA V100 SXM2 32GB: up to 1000 GB/s of 900"
+            in remarks[0]
+        )
 
 
 def test_all_that_an_operator_writes_counts_together() -> None:

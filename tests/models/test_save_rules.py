@@ -115,11 +115,16 @@ def test_a_rule_may_keep_every_argument() -> None:
     assert not any(rule.nothing for rule in (INPUT, OUTPUT, SaveRule(extras=("mask",))))
 
 
-@pytest.mark.parametrize("name", ["ViewBackward0", "ViewAsRealBackward0", "TBackward0", "ExpandBackward0", "SplitBackward0", "UnsafeViewBackward0"])
+@pytest.mark.parametrize(
+    "name",
+    ["ViewBackward0", "ViewAsRealBackward0", "TBackward0", "ExpandBackward0", "SplitBackward0", "UnsafeViewBackward0"],
+)
 def test_views_return_the_storage_that_they_were_given(name: str) -> None:
     assert is_view(name)
 
 
-@pytest.mark.parametrize("name", ["AddBackward0", "CloneBackward0", "CatBackward0", "RepeatBackward0", "ToCopyBackward0"])
+@pytest.mark.parametrize(
+    "name", ["AddBackward0", "CloneBackward0", "CatBackward0", "RepeatBackward0", "ToCopyBackward0"]
+)
 def test_what_writes_anew_is_no_view(name: str) -> None:
     assert not is_view(name)

@@ -57,7 +57,9 @@ def test_of_nested_calls_with_one_number_the_last_to_start_owns_it(tmp_path: Pat
 
 def test_numbers_without_a_call_in_the_step_keep_nothing_and_are_said(tmp_path: Path) -> None:
     problem = imported([*conv_net(), backward("MulBackward0", X, 77)], tmp_path)
-    assert "1 backward nodes have no forward call of their number in the step: they keep nothing." in warnings_of(problem)
+    assert "1 backward nodes have no forward call of their number in the step: they keep nothing." in warnings_of(
+        problem
+    )
     assert sizes(problem) == [2048, 4096]
 
 
@@ -112,10 +114,21 @@ def test_every_tensor_of_a_list_is_read(tmp_path: Path) -> None:
     assert (cat.bytes, cat.rebuild.inputs if cat.rebuild else None) == (512, (0, 1))
 
 
-def test_lists_without_shapes_and_scalars_do_no_harm(tmp_path: Path) -> None:
-    calls = chain(RELU, ("aten::cat", "CatBackward0", [[], []], [8, 16]), ("aten::sum", "SumBackward0", [[8, 16]], []))
-    calls[1].types = ["TensorList", "Scalar"]
-    assert sizes(imported(calls, tmp_path)) == [256]
+@pytest.mark.parametrize("kind", ["TensorList", "GenericList"])
+def test_what_reads_lists_without_shapes_is_not_rebuilt_for_nothing(tmp_path: Path, kind: str) -> None:
+    whole = [8, 16]
+    calls = chain(
+        RELU,
+        ("aten::cat", "CatBackward0", [[], []], whole),
+        ("aten::mm", "MmBackward0", [whole, [16, 2]], [8, 2]),
+    )
+    calls[1].types = [kind, "Scalar"]
+    problem = imported(calls, tmp_path)
+    assert [(size, problem.rebuildable[t]) for t, (_, size, _) in enumerate(saved(problem))] == [
+        (256, True),
+        (512, False),
+    ]
+    assert "1 calls read lists of tensors (cat, stack) whose shapes are not recorded" in warnings_of(problem)
 
 
 def test_what_existed_before_the_step_is_no_activation(tmp_path: Path) -> None:
@@ -171,7 +184,9 @@ def test_products_with_a_number_keep_nothing(tmp_path: Path) -> None:
     def kept(*types: str) -> list[int]:
         calls = chain(("aten::add", "AddBackward0", [X], X), scale, plain)
         calls[1].types = types
-        return sizes(imported([*calls[:3], op("aten::relu", 9, X), backward("ReluBackward0", X, 9), *calls[3:]], tmp_path))
+        return sizes(
+            imported([*calls[:3], op("aten::relu", 9, X), backward("ReluBackward0", X, 9), *calls[3:]], tmp_path)
+        )
 
     assert kept("float", "double") == [256]  # relu's output alone
     assert kept("float", "Scalar") == [256]
@@ -189,6 +204,79 @@ def test_a_shortcut_is_added_to_the_newer_storage(tmp_path: Path) -> None:
     problem = imported(calls, tmp_path)
     assert saved(problem) == [("conv2d.0", 256, "ReluBackward0.4")]
     assert "1 saved tensors are changed in place" in " ".join(problem.metadata["heuristics"])
+
+
+def test_a_shortcut_that_was_read_before_is_not_what_is_overwritten(tmp_path: Path) -> None:
+    """In a block without a convolution in its shortcut, `out += x` finds one new storage, and two that were read."""
+    norm = "NativeBatchNormBackward0"
+    calls = chain(
+        ("aten::relu", "ReluBackward0", [X], X),
+        ("aten::conv2d", "ConvolutionBackward0", [X, [16]], X),
+        ("aten::native_batch_norm", norm, [X, [16], [16]], X),
+        ("aten::add_", "AddBackward0", [X, X], X),
+        ("aten::relu_", "ReluBackward0", [X], X),
+    )
+    large = [item for item in saved(imported(calls, tmp_path)) if item[1] == 256]
+    assert large == [
+        ("relu.0", 256, "ConvolutionBackward0.8"),
+        ("conv2d.1", 256, "NativeBatchNormBackward0.7"),
+        ("native_batch_norm.2", 256, "ReluBackward0.5"),
+    ]
+
+
+def test_a_shortcut_is_the_last_sum(tmp_path: Path) -> None:
+    """A residual block starts with a sum: what it reads last is that, not the newer storages of its branch."""
+    calls = chain(
+        ("aten::mul", "MulBackward0", [X, [16]], X),
+        ("aten::add", "AddBackward0", [X, [16]], X),
+        ("aten::gelu", "GeluBackward0", [X], X),
+        ("aten::sigmoid", "SigmoidBackward0", [X], X),
+        ("aten::tanh", "TanhBackward0", [X], X),
+        ("aten::add", "AddBackward0", [X, X], X),
+        ("aten::gelu", "GeluBackward0", [X], X),
+    )
+    readers = {tensor.producer: tensor.readers for tensor in imported(calls, tmp_path).tensors() if tensor.producer < 7}
+    # The first sum is read by gelu, the second sum, and gelu's backward node (operator 11); sigmoid by tanh and its own.
+    assert readers[1] == (2, 5, 11)
+    assert readers[3] == (4, 10)
+
+
+def test_parts_of_one_storage_are_read_from_it(tmp_path: Path) -> None:
+    """Query, key and value are parts of one product, shown as heads: attention reads that product, not older storages."""
+    part, heads = [2, 4, 8], [2, 2, 4, 4]
+    storages = [("aten::relu", "ReluBackward0", [part], part)] * 2
+    whole = [2, 4, 24]
+    forward = [op(name, i, *shapes) for i, (name, _, shapes, _) in enumerate(storages)]
+    forward += [op("aten::mm", 2, [2, 4, 9], [9, 24]), op("aten::split", 3, whole)]
+    forward += [op("aten::view", 4 + i, part) for i in range(3)]
+    attend = "ScaledDotProductFlashAttentionBackward0"
+    forward += [op("aten::_scaled_dot_product_flash_attention", 7, heads, heads, heads)]
+    split = backward("SplitBackward0", part, 3, kernel_us=5)
+    split.children[0].shapes, split.children[0].types = [part] * 3, ["float"] * 3
+    engine = [backward(attend, heads, 7, kernel_us=5)]
+    engine += [backward("ViewBackward0", heads, 4 + i) for i in (2, 1, 0)]
+    engine += [split, backward("MmBackward0", whole, 2)]
+    engine += [backward("ReluBackward0", part, i) for i in (1, 0)]
+    found = {name: (size, reader) for name, size, reader in saved(imported(forward + engine, tmp_path))}
+    assert found["mm.2"] == (768, f"{attend}.8")
+    assert {found[name][1] for name in ("relu.0", "relu.1")} == {"ReluBackward0.14", "ReluBackward0.15"}
+
+
+def test_arguments_of_one_size_are_told_apart_by_shape(tmp_path: Path) -> None:
+    rows, columns = [2, 3, 4], [2, 4, 3]
+    product = ("aten::mm", "MmBackward0", [[6, 5], [5, 4]], rows)
+    calls = chain(
+        ("aten::mul", "MulBackward0", [columns, [3]], columns),
+        ("aten::sum", "SumBackward0", [columns], []),
+        product,
+        product,
+        ("aten::bmm", "BmmBackward0", [rows, columns], [2, 3, 3]),
+    )
+    # The second product and the columns, though these were read before and the first product was not.
+    assert [name for name, _, reader in saved(imported(calls, tmp_path)) if reader == "BmmBackward0.5"] == [
+        "mul.0",
+        "mm.3",
+    ]
 
 
 def test_choices_are_counted(tmp_path: Path) -> None:
@@ -282,6 +370,22 @@ def test_lists_are_nested() -> None:
     assert arguments([[], []], ["TensorList", "Scalar"], list_item_bytes=4) == []
 
 
-@pytest.mark.parametrize("shapes", [[[-1]], [["2"]], [[2.0]], [[True]], [[1 << 41]], [[[2], 3]], [7], [None], ["ab"]])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [[-1]],
+        [["2"]],
+        [[2.0]],
+        [[True]],
+        [[1 << 41]],
+        [[[2], 3]],
+        [7],
+        [None],
+        ["ab"],
+        [[1 << 39] * 2],
+        [[1] * 65],
+        [[[[2]]]],
+    ],
+)
 def test_malformed_shapes_count_as_not_recorded(shapes: Any) -> None:
     assert arguments(shapes, ["float"]) == []

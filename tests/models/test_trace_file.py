@@ -51,7 +51,12 @@ def test_content_in_memory_is_a_file_too() -> None:
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_the_files_of_an_archive_are_read_without_unpacking_it(tmp_path: Path, mode: str) -> None:
-    members = {"run/first.json": LONG, "run/second.json.gz": gzip.compress(b"[2]"), "run/empty": b"", "run/.hidden": b"x"}
+    members = {
+        "run/first.json": LONG,
+        "run/second.json.gz": gzip.compress(b"[2]"),
+        "run/empty": b"",
+        "run/.hidden": b"x",
+    }
     path = archive_of(tmp_path / "run.tgz", members, mode)
     first, second = open_trace_files(path)
     assert first.source == f"{path}:run/first.json"

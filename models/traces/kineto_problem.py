@@ -19,9 +19,11 @@ from slackswap.models.traces.derivation import Derivation, Fact, by_rule, exact,
 from slackswap.models.traces.execution_trace import Iteration, Node, cut_iteration
 from slackswap.models.traces.kineto import KinetoTrace
 from slackswap.models.traces.kineto_events import CpuOperator
+from slackswap.models.traces.kineto_flops import kineto_flops
 from slackswap.models.traces.kineto_memory import SavedBlocks, saved_blocks
 from slackswap.models.traces.kineto_step import KinetoSurvey, Step, choose_step, read_step, survey_kineto
 from slackswap.models.traces.operator_times import OperatorTimes, dropped_calls, measure
+from slackswap.models.traces.plausibility import computed_too_fast
 from slackswap.models.traces.shape_dataflow import DEVICE, Dataflow, follow_storages
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file, problem_name
 from slackswap.models.traces.trace_link import TraceLink
@@ -203,6 +205,9 @@ def _declared(
 ) -> Problem:
     n, saved = problem.n_operators, int(problem.saved.sum())
     confirmed, remarks = _confirmed(problem, read, survey)
+    gpu = read.kineto.device_name(_busiest_device(read))
+    flops = kineto_flops(read.nodes, read.iteration, read.event_of)
+    remarks += computed_too_fast(problem.duration_s, flops, gpu)
     timed = (
         "sum of the device work that it launched, by correlation id" if read.kineto.has_device_work else "CPU events"
     )
@@ -230,12 +235,14 @@ def _declared(
     )
     metadata: dict[str, Any] = {
         "source": [trace.name],
-        "gpu": read.kineto.device_name(_busiest_device(read)),
+        "gpu": gpu,
         "step": read.step.name,
         "heuristics": list(records.heuristics),
         "left_out": [*_LEFT_OUT, *records.left_out],
         "derivation": derivation.as_metadata(),
     }
+    if any(flops[: problem.n_forward]):
+        metadata["forward_flops"] = sum(flops[: problem.n_forward])
     return replace(problem, metadata=metadata)
 
 

@@ -8,7 +8,7 @@ import pytest
 from instances import MB, MS, PLAIN_LINK, two_layers
 
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
-from slackswap.models.traces.plausibility import remarks_on
+from slackswap.models.traces.plausibility import computed_too_fast, remarks_on
 
 V100 = "Tesla V100-SXM2-32GB"  # 900 GB/s
 
@@ -76,3 +76,21 @@ def test_all_that_an_operator_writes_counts_together() -> None:
 def test_a_problem_of_unknown_origin_is_examined_too() -> None:
     assert remarks_on(replace(two_layers(), metadata={})) == []
     assert remarks_on(replace(two_layers(), metadata={"gpu": None})) == []
+
+
+@pytest.mark.parametrize(
+    ("flops", "gpu", "is_doubtful"),
+    [
+        (150e9, V100, True),  # in 1 ms: 150 TFLOP/s of 125
+        (137e9, V100, False),  # within the tolerance of a tenth
+        (150e9, "NVIDIA H100 80GB HBM3", False),
+        (150e9, "Toy GPU", False),
+        (150e9, "", False),
+    ],
+)
+def test_no_operator_computes_faster_than_its_gpu_can(flops: float, gpu: str, is_doubtful: bool) -> None:
+    # The second takes no time, the third has no FLOPs that are known: neither has a speed.
+    remarks = computed_too_fast([1 * MS, 0.0, 1 * MS], [flops, 1e15, 0.0], gpu)
+    assert len(remarks) == is_doubtful
+    if is_doubtful:
+        assert "1 operators compute faster than the NVIDIA V100 SXM2 32GB can: up to 150 TFLOP/s of 125" in remarks[0]

@@ -19,6 +19,7 @@ from slackswap.evaluate.capture_command import capture
 from slackswap.evaluate.command_options import CSV, HARDWARE, JSON, PLANNERS, SEED, positive_seconds, time_limit_of
 from slackswap.evaluate.command_output import check_outputs, write_output
 from slackswap.evaluate.problem_command import problem
+from slackswap.evaluate.report_command import report
 from slackswap.evaluate.robustness_command import robustness
 from slackswap.evaluate.score_command import score
 from slackswap.evaluate.survey_command import survey
@@ -274,7 +275,7 @@ def gap(
         raise KeyboardInterrupt
 
 
-for _command in (score, problem, survey, capture, calibrate, robustness):
+for _command in (score, problem, survey, capture, calibrate, robustness, report):
     cli.add_command(_command)
 
 

@@ -1,14 +1,14 @@
 """Sweeps over budget, link bandwidth, sequence length and GPU generation: many cases, on all cores, resumable.
 
-A case names everything by name, so that it can be stored and run in another process. The four sweeps return cases;
-`run_cases` turns cases into results.
+A case names everything by name, or by the hash of its content, so that it can be stored and run in another process. The four
+sweeps return cases, as does a grid (`sweep_grid`); `run_cases` turns cases into results, all or none, and `finished_cases` does
+so one by one, on any engine (`sweep_engines`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,13 +20,14 @@ from slackswap.evaluate.bounds import relaxed_bound_s
 from slackswap.evaluate.budget import parse_budget
 from slackswap.evaluate.results import Result, Row, printable
 from slackswap.evaluate.shootout import shootout
-from slackswap.evaluate.sweep_store import SweepStore
+from slackswap.evaluate.sweep_engines import Engine, Failure, Local, Task
+from slackswap.evaluate.sweep_problems import PackedProblem, kept_problem
+from slackswap.evaluate.sweep_store import SweepStore, digest
 from slackswap.hardware import DEFAULT_HARDWARE, Hardware, load_hardware
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import Planner, find_planners
-from slackswap.planners.warm_up import warm_up
 
 LINKS_BYTES_PER_S = (12e9, 25e9, 50e9, 100e9, 200e9, 450e9)  # paper, Figure 6a
 SEQUENCES = (2048, 4096, 8192, 16384, 32768)  # paper, Figure 6b
@@ -41,15 +42,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes
     ----------
-    workload : a name in `WORKLOADS`
+    workload : a name in `WORKLOADS`; beside a carried problem, what people call its source
     planner : a registered planner
     budget : a fraction of the peak or bytes, as on the command line
-    hardware : catalog name or path of a TOML file
+    hardware : catalog name or path of a TOML file; empty where a problem file has a link of its own
     parameters : pairs of name and value, sorted, that differ from the workload's preset
     link_bytes_per_s : bandwidth of each direction in place of the hardware's, or None
     time_limit_s : for a planner that searches; None leaves it to the planner
     evaluation_limit : plans that a planner that searches may score, so that its result depends on the seed alone; or None
     certified : whether the row has a lower bound and a gap to it, that of the linear relaxation
+    carried : SHA-256 of a packed problem that travels with the case, or None
+        Workload, parameters, hardware and link then only say where the problem comes from.
+    repetition : number of an otherwise equal case, for who measures planning times
     """
 
     workload: str
@@ -62,6 +66,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     time_limit_s: float | None = None
     evaluation_limit: int | None = None
     certified: bool = False
+    carried: str | None = None
+    repetition: int = 0
 
 
 class CaseResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,13 +141,15 @@ def generation_sweep(
 
 
 def problem_of(case: Case) -> Problem:
-    """Return the problem of a case; one process builds each only once.
+    """Return the problem of a case; one process builds each only once, and has kept the one that is carried.
 
     Raises
     ------
     InputError
         The workload, the hardware or a parameter is unknown or out of range.
     """
+    if case.carried is not None:
+        return kept_problem(case.carried)
     return _problem(case.workload, load_hardware(case.hardware), case.parameters, case.link_bytes_per_s)
 
 
@@ -217,40 +225,84 @@ def run_cases(
     wanted = list(cases)
     for case in dict.fromkeys(wanted):
         problem_of(case), planner_of(case), parse_budget(case.budget)
+    rows: dict[str, Row] = {}
     with SweepStore(store) as kept:
-        results = {case: row for case in wanted if (row := kept.row(_key(case))) is not None}
-        missing = [case for case in dict.fromkeys(wanted) if case not in results]
-        with _bar(len(missing), progress) as show:
-            for finished in _finished(missing, jobs):
-                results[finished.case] = finished.row
-                kept.add(_key(finished.case), finished.row)
-                show(finished.case)
-    return [CaseResult(case, results[case]) for case in wanted]
+        for key, case, ended in finished_cases(wanted, engine=Local(jobs), kept=kept, retry=True, progress=progress):
+            if isinstance(ended, Failure):
+                raise _error_of(case, ended)
+            rows[key] = ended
+    return [CaseResult(case, rows[case_key(case)]) for case in wanted]
 
 
-def _key(case: Case) -> bytes:
+def finished_cases(
+    cases: Iterable[Case],
+    *,
+    engine: Engine,
+    kept: SweepStore,
+    carried: Mapping[str, PackedProblem] | None = None,
+    retry: bool = False,
+    progress: bool = True,
+) -> Iterator[tuple[str, Case, Row | Failure]]:
+    """Yield key, case and row, or the failure, of each case once: first what is kept, then the others as they are finished.
+
+    Each row and failure is in the store before it is yielded. Cases with one key (`case_key`) are one case.
+
+    Parameters
+    ----------
+    carried : the problems that cases carry, by their hash
+    retry : whether kept failures are tried again
+
+    Raises
+    ------
+    InputError
+        The store cannot be written, or the engine cannot work.
+    """
+    by_key: dict[str, Case] = {}
+    for case in cases:
+        by_key.setdefault(case_key(case), case)
+    missing: dict[str, Case] = {}
+    for key, case in by_key.items():
+        ended = _kept(case, kept)
+        if ended is None or (retry and isinstance(ended, Failure)):
+            missing[key] = case
+        else:
+            yield key, case, ended
+    problems = carried or {}
+    tasks = [Task(key, case, problems.get(case.carried or "")) for key, case in missing.items()]
+    with _bar(len(tasks), progress) as show, contextlib.closing(engine.run(run_case, tasks)) as running:
+        for task, value in running:
+            if isinstance(value, Failure):
+                kept.add_error(_dependencies(task.spec), value.reason)
+                yield task.key, task.spec, value
+            else:
+                kept.add(_dependencies(task.spec), value.row)
+                yield task.key, task.spec, value.row
+            show(task.spec)
+
+
+def case_key(case: Case) -> str:
+    """Return the hash of all that the result of a case depends on, the code included."""
+    return digest(_dependencies(case))
+
+
+def _dependencies(case: Case) -> bytes:
     """What a result depends on, beside the code: the case, and the machine that its hardware now names."""
-    return msgspec.json.encode((case, repr(load_hardware(case.hardware))))
+    if case.carried is None:
+        return msgspec.json.encode((case, repr(load_hardware(case.hardware))))
+    unnamed = msgspec.structs.replace(case, workload="", hardware="", parameters=(), link_bytes_per_s=None)
+    return msgspec.json.encode(unnamed)
 
 
-def _finished(cases: Sequence[Case], jobs: int | None) -> Iterator[CaseResult]:
-    """Yield results as they are finished, in any order."""
-    warm_up()  # compiles once; the workers then load what is compiled
-    if jobs == 1 or len(cases) < 2:
-        yield from map(run_case, cases)
-        return
-    from joblib import Parallel, delayed, parallel_config
-
-    with parallel_config(backend="loky", inner_max_num_threads=1):
-        # With generators joblib hands a case to a worker as soon as one is free.
-        pool = Parallel(n_jobs=jobs or -1, return_as="generator_unordered", max_nbytes=None)
-        yield from pool(delayed(_run_in_worker)(case) for case in cases)
+def _kept(case: Case, kept: SweepStore) -> Row | Failure | None:
+    depends_on = _dependencies(case)
+    reason = kept.error(depends_on)
+    return kept.row(depends_on) if reason is None else Failure(reason)
 
 
-def _run_in_worker(case: Case) -> CaseResult:
-    # The terminal interrupts every process of the group; only the first one answers, and ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return run_case(case)
+def _error_of(case: Case, failure: Failure) -> Exception:
+    if failure.bad_input:
+        return InputError(failure.reason, source=describe(case))
+    return RuntimeError(f"{describe(case)}: {failure.traceback or failure.reason}")
 
 
 @contextlib.contextmanager
@@ -270,7 +322,8 @@ def describe(case: Case) -> str:
     changed = [f"{name}={value}" for name, value in case.parameters]
     if case.link_bytes_per_s is not None:
         changed.append(f"{case.link_bytes_per_s / 1e9:g} GB/s")
-    text = " ".join([case.workload, *changed, f"on {case.hardware}, {case.budget}: {case.planner}"])
+    where = f"on {case.hardware}" if case.hardware else "on its own link"
+    text = " ".join([case.workload, *changed, f"{where}, {case.budget}: {case.planner}"])
     if case.evaluation_limit is not None:
         text += f", {case.evaluation_limit:,} plans"
     return text if case.time_limit_s is None else f"{text}, {case.time_limit_s:g} s"

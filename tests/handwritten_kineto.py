@@ -16,8 +16,8 @@ from instances import PLAIN_LINK
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
 from slackswap.models.traces import import_traces
-from slackswap.models.traces.kineto_problem import KinetoIteration, read_kineto_iteration
-from slackswap.models.traces.kineto_step import survey_kineto
+from slackswap.models.traces.pytorch.kineto_problem import KinetoIteration, read_kineto_iteration
+from slackswap.models.traces.pytorch.kineto_step import survey_kineto
 from slackswap.models.traces.trace_file import as_trace_file
 
 ENGINE = "autograd::engine::evaluate_function: "

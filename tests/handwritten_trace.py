@@ -14,8 +14,8 @@ from instances import PLAIN_LINK
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
 from slackswap.models.traces import import_traces
-from slackswap.models.traces.execution_trace import ExecutionTrace, Node, cut_iteration
-from slackswap.models.traces.pytorch import import_pytorch
+from slackswap.models.traces.pytorch.execution_trace import ExecutionTrace, Node, cut_iteration
+from slackswap.models.traces.pytorch.pair import import_pytorch
 from slackswap.models.traces.storage_lifetimes import find_lifetimes
 
 ENGINE = "autograd::engine::evaluate_function: "

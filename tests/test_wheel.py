@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = ("hardware", "models", "planners", "evaluate")
-DATA_SUFFIXES = {".py", ".toml", ".gz", ".json", ".md", ".typed"}
+DATA_SUFFIXES = {".py", ".toml", ".gz", ".json", ".md", ".typed", ".css", ".js"}
 
 
 @pytest.fixture(scope="module")

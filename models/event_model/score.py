@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from slackswap.models.event_model.explanation import Explanation
+    from slackswap.models.plan import Plan
+    from slackswap.models.problem import Problem
+    from slackswap.models.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +52,23 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What was simulated; `budget_bytes` as the engine counts, at most 2^62."""
+
+    problem: Problem
+    plan: Plan | Schedule
+    budget_bytes: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTimeline(Timeline):
+    """A timeline that knows what it shows: the numbers of its steps and tensors are those of the run."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Score:
     """Totals of one simulated iteration (report of the event model).
 
@@ -77,6 +102,31 @@ class Score:
     def multiple_of_ideal(self, seconds: float) -> float:
         """`seconds` as a multiple of the ideal step, as in the paper's Table 2."""
         return seconds / self.ideal_s if self.ideal_s > 0 else 0.0
+
+    def explain(self) -> Explanation:
+        """Say what limits the plan: stalls by cause, rebuilds, the link, the slack of each reload, memory at the peak.
+
+        Raises
+        ------
+        InputError
+            The score carries no timeline of `simulate`.
+        """
+        from slackswap.models.event_model.explanation import explain  # reads the schedule, which imports this floor
+
+        return explain(self, self.run_timeline)
+
+    @property
+    def run_timeline(self) -> RunTimeline:
+        """The timeline, with what was simulated.
+
+        Raises
+        ------
+        InputError
+            The score carries no timeline of `simulate`.
+        """
+        if not isinstance(self.timeline, RunTimeline):
+            raise InputError("has no timeline: simulate with timeline=True", source="score")
+        return self.timeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from slackswap.models.event_model.batch import Batch
 from slackswap.models.event_model.buffers import Buffers, buffers_of, new_log, new_scratch, schedule_columns
 from slackswap.models.event_model.kernel import columns as at
 from slackswap.models.event_model.kernel.iteration import lower_decisions, run_schedule
-from slackswap.models.event_model.score import Score, ScoreTable, Timeline
+from slackswap.models.event_model.score import Run, RunTimeline, Score, ScoreTable, Timeline
 from slackswap.models.legality import check
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, Plan, broken_rules, check_plan, decision_array
 from slackswap.models.problem import Problem
@@ -58,7 +58,8 @@ def simulate(
         scratch = new_scratch(problem, plan.n_steps, plan.prefetch_tensor.size)
     budget = _whole_bytes(budget_bytes)
     run_schedule(buffers.problem, columns, budget, code, scratch, buffers.no_log)
-    lanes = _timeline(problem, buffers, columns, scratch, budget, code) if timeline else None
+    run = Run(problem, plan, budget, policy)
+    lanes = _timeline(run, buffers, columns, scratch, code) if timeline else None
     return _score(problem, plan, columns, scratch, lanes)
 
 
@@ -135,25 +136,19 @@ def _check_rows(problem: Problem, rows: npt.NDArray[np.int8]) -> None:
             raise error.within(f"plan {row}") from None
 
 
-def _timeline(
-    problem: Problem,
-    buffers: Buffers,
-    columns: at.ScheduleColumns,
-    scratch: at.Scratch,
-    budget_bytes: int,
-    policy: int,
-) -> Timeline:
+def _timeline(run: Run, buffers: Buffers, columns: at.ScheduleColumns, scratch: at.Scratch, policy: int) -> RunTimeline:
     """Run again with room for everything that the first run counted."""
     n_steps = int(columns.counts[0])
     n_copies = int(scratch.integers[at.COPIES])
     # `used` changes twice a step, at each drop of an offloaded tensor, and around each copy.
     n_samples = 2 * n_steps + int(columns.drops_start[n_steps]) + 3 * n_copies
     log = new_log(n_steps, n_copies, n_samples)
-    run_schedule(buffers.problem, columns, budget_bytes, policy, scratch, log)
+    run_schedule(buffers.problem, columns, run.budget_bytes, policy, scratch, log)
     ran = n_steps if scratch.integers[at.FAILED] < 0 else int(scratch.integers[at.FAILED])
     n_used = int(scratch.integers[at.SAMPLES])
-    return Timeline(
-        step_names=tuple(step_name(problem, int(code)) for code in columns.steps[:ran]),
+    return RunTimeline(
+        run=run,
+        step_names=tuple(step_name(run.problem, int(code)) for code in columns.steps[:ran]),
         start_s=log.start_s[:ran],
         end_s=log.end_s[:ran],
         input_wait_s=log.input_wait_s[:ran],

@@ -44,7 +44,7 @@ def import_traces(
     found = _recognised(paths)
     kinds = [kind for _, kind in found]
     if len(found) == len(_PAIR) and set(kinds) == _PAIR:
-        from slackswap.models.traces.pytorch import import_pytorch
+        from slackswap.models.traces.pytorch.pair import import_pytorch
 
         problem = import_pytorch([file for file, _ in found], link=link)
     elif len(found) > 1:
@@ -80,11 +80,11 @@ def _recognised(paths: Sequence[Path | str]) -> list[tuple[TraceFile, TraceKind]
 def _import_alone(file: TraceFile, kind: TraceKind, *, link: Link, step: str, roofline: Hardware | None) -> Problem:
     """Import a file of a kind that stands alone, or say what it lacks."""
     if kind == "Kineto trace":
-        from slackswap.models.traces.kineto_problem import import_kineto
+        from slackswap.models.traces.pytorch.kineto_problem import import_kineto
 
         return import_kineto(file, link=link, step=step)
     if kind == "execution trace":
-        from slackswap.models.traces.untimed_trace import import_untimed_trace, refuse_untimed_trace
+        from slackswap.models.traces.pytorch.untimed_trace import import_untimed_trace, refuse_untimed_trace
 
         if roofline is None:
             raise refuse_untimed_trace(file)

@@ -17,7 +17,8 @@ from slackswap.models.problem import Problem
 from slackswap.models.traces.chakra_calls import Call, ChakraTrace, gather_calls, nodes_of
 from slackswap.models.traces.chakra_protobuf import COMMUNICATION_TYPES, ChakraNode, looks_like_chakra
 from slackswap.models.traces.derivation import Derivation, Dropped, exact, rebuild_costs
-from slackswap.models.traces.execution_trace import (
+from slackswap.models.traces.operator_kind import is_collective
+from slackswap.models.traces.pytorch.execution_trace import (
     ACCUMULATE_GRAD,
     SCOPE_ANNOTATION,
     Iteration,
@@ -25,11 +26,10 @@ from slackswap.models.traces.execution_trace import (
     cut_iteration,
     is_backward_name,
 )
-from slackswap.models.traces.operator_kind import is_collective
-from slackswap.models.traces.operator_times import OperatorTimes
+from slackswap.models.traces.pytorch.operator_times import OperatorTimes
+from slackswap.models.traces.pytorch.traced_problem import TracedProblem, build_records, compute_device
 from slackswap.models.traces.storage_lifetimes import Lifetime, find_lifetimes
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file, problem_name
-from slackswap.models.traces.traced_problem import TracedProblem, build_records, compute_device
 
 __all__ = ["import_chakra", "looks_like_chakra"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.chakra_protobuf import ChakraNode, RecordedTensor, read_nodes, tensors_in
-from slackswap.models.traces.execution_trace import SCOPE_BACKWARD_FUNCTION, Node, TensorUse
+from slackswap.models.traces.pytorch.execution_trace import SCOPE_BACKWARD_FUNCTION, Node, TensorUse
 from slackswap.models.traces.trace_file import TraceFile
 
 _PART = re.compile(r"(.+)\((\d{1,9})\)", re.DOTALL)

@@ -13,9 +13,9 @@ from pathlib import Path
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
 from slackswap.models.traces import memory_snapshot, memory_timeline
-from slackswap.models.traces.kineto_problem import read_kineto_iteration
-from slackswap.models.traces.kineto_step import survey_kineto
 from slackswap.models.traces.memory_snapshot import Blocks, MemorySnapshot
+from slackswap.models.traces.pytorch.kineto_problem import read_kineto_iteration
+from slackswap.models.traces.pytorch.kineto_step import survey_kineto
 from slackswap.models.traces.trace_content import TraceKind, recognise
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 

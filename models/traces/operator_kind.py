@@ -17,7 +17,7 @@ import numpy as np
 from slackswap.hardware.input_error import InputError
 from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import KINDS, Problem, read_only
-from slackswap.models.traces.execution_trace import EVALUATE_FUNCTION
+from slackswap.models.traces.pytorch.execution_trace import EVALUATE_FUNCTION
 
 KindTable = tuple[tuple[str, re.Pattern[str]], ...]
 

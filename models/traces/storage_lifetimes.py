@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slackswap.models.traces.execution_trace import Iteration, Node, TensorUse
+from slackswap.models.traces.pytorch.execution_trace import Iteration, Node, TensorUse
 
 # PyTorch's own calls read what they were given or made, as a user's function need not.
 _KERNELS = "aten::"

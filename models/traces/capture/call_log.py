@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slackswap.models.traces.shaped_calls import ShapedTensor
+from slackswap.models.traces.pytorch.shaped_calls import ShapedTensor
 
 MARKER = re.compile(r"slackswap call (\d+)$")
 # Questions about tensors and the profiler's own calls: no work, and asked at any time.

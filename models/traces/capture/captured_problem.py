@@ -11,12 +11,12 @@ from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import Problem
 from slackswap.models.traces.capture.training_step import SavedByAutograd
 from slackswap.models.traces.derivation import KEY, Derivation, Dropped, by_rule, exact, rebuild_costs
-from slackswap.models.traces.execution_trace import Iteration, Node
-from slackswap.models.traces.operator_times import OperatorTimes
-from slackswap.models.traces.roofline_times import flops_by_operator
-from slackswap.models.traces.shaped_calls import ShapedCall
+from slackswap.models.traces.pytorch.execution_trace import Iteration, Node
+from slackswap.models.traces.pytorch.operator_times import OperatorTimes
+from slackswap.models.traces.pytorch.roofline_times import flops_by_operator
+from slackswap.models.traces.pytorch.shaped_calls import ShapedCall
+from slackswap.models.traces.pytorch.traced_problem import TracedProblem, build_records, compute_device, is_checkpointed
 from slackswap.models.traces.storage_lifetimes import find_lifetimes
-from slackswap.models.traces.traced_problem import TracedProblem, build_records, compute_device, is_checkpointed
 
 _SEED = "aten::ones_like"
 

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from slackswap.models.traces.capture.call_log import MARKER, CallLog, LoggedCall
-from slackswap.models.traces.execution_trace import EVALUATE_FUNCTION, Node, TensorUse
-from slackswap.models.traces.shaped_calls import ShapedCall, ShapedTensor, tensors_in
+from slackswap.models.traces.pytorch.execution_trace import EVALUATE_FUNCTION, Node, TensorUse
+from slackswap.models.traces.pytorch.shaped_calls import ShapedCall, ShapedTensor, tensors_in
 
 # What the dispatcher records of the way to a kernel that Python wrote.
 _DISPATCH = "PythonDispatchMode"

@@ -13,8 +13,8 @@ from slackswap.models.traces.capture.fake_tensors import fake_tensors, without_m
 from slackswap.models.traces.capture.recorded_step import Announce, early_stop_off, execution_trace_to
 from slackswap.models.traces.capture.training_step import TrainingStep
 from slackswap.models.traces.capture.user_step import Target, call_target, user_code
-from slackswap.models.traces.execution_trace import cut_iteration
-from slackswap.models.traces.roofline_times import roofline_operator_times
+from slackswap.models.traces.pytorch.execution_trace import cut_iteration
+from slackswap.models.traces.pytorch.roofline_times import roofline_operator_times
 
 _NOTES = (
     "The step ran on fake tensors of a CPU: its calls are a CPU's, and dropout masks have the element type of what they mask"

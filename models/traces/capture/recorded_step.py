@@ -15,17 +15,17 @@ from typing import Any
 from slackswap.hardware.input_error import InputError
 from slackswap.models.traces.capture.captured_problem import CapturedStep, with_seed_in_backward
 from slackswap.models.traces.capture.training_step import TrainingStep
-from slackswap.models.traces.execution_trace import (
+from slackswap.models.traces.pytorch.execution_trace import (
     STEP_MARKER,
     Iteration,
     Node,
     cut_iteration,
     read_execution_trace,
 )
-from slackswap.models.traces.kineto import KinetoTrace, read_kineto
-from slackswap.models.traces.operator_times import OperatorTimes, measure
-from slackswap.models.traces.shaped_calls import read_shaped_calls
-from slackswap.models.traces.trace_link import check_nesting, link_traces
+from slackswap.models.traces.pytorch.kineto import KinetoTrace, read_kineto
+from slackswap.models.traces.pytorch.operator_times import OperatorTimes, measure
+from slackswap.models.traces.pytorch.shaped_calls import read_shaped_calls
+from slackswap.models.traces.pytorch.trace_link import check_nesting, link_traces
 
 Announce = Callable[[str], None]
 

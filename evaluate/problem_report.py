@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+_SMALL_BYTES = 10**8
+
 
 def print_problem(problem: Problem) -> None:
     """Print the facts of a problem and, of an imported one, how each was derived."""
@@ -48,8 +50,8 @@ def describe_problem(problem: Problem) -> tuple[Table, list[str]]:
         ("T_F, T_B", f"{problem.forward_s * 1e3:.3f} ms, {problem.backward_s * 1e3:.3f} ms"),
         ("ideal step", f"{problem.ideal_s * 1e3:.3f} ms"),
         ("tensors", f"{problem.n_tensors}: {saved} saved, {rebuildable} of them with a rebuild"),
-        ("A, saved activations", f"{problem.saved_bytes / 1e9:.4f} GB"),
-        ("P, keep-everything peak", f"{peak_bytes(problem) / 1e9:.4f} GB"),
+        ("A, saved activations", _size(problem.saved_bytes)),
+        ("P, keep-everything peak", _size(peak_bytes(problem))),
         (
             "I, intensity",
             "unknown: no FLOPs"
@@ -93,6 +95,11 @@ def derivation_table(derivation: Mapping[str, Any]) -> Table:
             counts = (_shown(fact.get(key)) for key in ("exact", "by_rule", "unknown"))
             table.add_row(name, *counts, plain(str(fact.get("how", ""))))
     return table
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size with four digits behind the point, in megabytes where gigabytes would leave nothing to see."""
+    return f"{size_bytes / 1e9:.4f} GB" if size_bytes >= _SMALL_BYTES else f"{size_bytes / 1e6:.4f} MB"
 
 
 def _shown(count: object) -> Text | str:

@@ -111,6 +111,12 @@ class Problem:
     link: Link
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # A column that can be written to has another type for the compiler: the engine would be compiled once more.
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray) and column.flags.writeable:
+                object.__setattr__(self, name, read_only(column.view()))
+
     @classmethod
     def from_records(
         cls,

@@ -178,3 +178,12 @@ def test_graph_holds_every_column(problem: Problem) -> None:
     assert edges["writes"] == {(int(problem.producer[t]), t) for t in tensors}
     assert edges["reads"] == {(t, int(i)) for t in tensors for i in problem.readers_of(t)}
     assert edges["rebuilds"] == {(int(s), t) for t in tensors for s in problem.rebuild_inputs_of(t)}
+
+
+def test_columns_that_are_replaced_are_read_only_too() -> None:
+    problem = two_layers()
+    slower_s = problem.duration_s * 2
+    changed = dataclasses.replace(problem, duration_s=slower_s)
+    assert not changed.duration_s.flags.writeable
+    assert slower_s.flags.writeable  # the caller's array stays the caller's
+    assert changed.ideal_s == 2 * problem.ideal_s

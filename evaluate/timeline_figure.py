@@ -77,7 +77,7 @@ def timeline_figure(score: Score) -> Figure:
     shown = _draw_lanes(lanes, score, timeline, steps, why, time)
     _draw_memory(memory, timeline, steps, score, time)
     _shade_stalls(memory, why, score, time)
-    _end_forward((lanes, memory), timeline, steps, time)
+    shown |= _end_forward((lanes, memory), timeline, steps, time)
     lanes.set_xlim(0, time.per_unit * score.step_s if score.step_s > 0 else 1.0)
     lanes.set_title(_title(score, timeline), loc="left")
     memory.set_xlabel("\n".join([f"Time ({time.unit})", *_stall_notes(why)]), loc="left", linespacing=1.4, fontsize=7)
@@ -184,7 +184,7 @@ def _name_steps(axes: Axes, timeline: RunTimeline, step_s: float, time: _Scale) 
         if len(name) <= room:
             middle = time.per_unit * (start_s + end_s) / 2
             text = as_label(name, most_letters=room)
-            axes.text(middle, lane, text, color="white", ha="center", va="center", fontsize=6.5, clip_on=True)
+            axes.text(middle, lane, text, color="white", ha="center", va="center", fontsize=6.5, clip_on=True, zorder=5)
 
 
 def _number_stalls(axes: Axes, why: Explanation, time: _Scale) -> None:
@@ -239,6 +239,10 @@ def _draw_memory(axes: Axes, timeline: RunTimeline, steps: Steps, score: Score, 
             floor = top
     if len(at) <= MOST_SAMPLES_OUTLINED:
         axes.plot(at, floor, color="black", linewidth=0.5, drawstyle="steps-post")
+    if score.peak_bytes > 0:
+        peak = int(np.argmax(timeline.memory_bytes))
+        place = (time.per_unit * float(timeline.memory_s[peak]), scale.per_unit * score.peak_bytes)
+        (shown["peak"],) = axes.plot(*([one] for one in place), "kv", markersize=3.5)
     if near:
         budget = [scale.per_unit * budget_bytes] * 2
         (shown["budget"],) = axes.plot([0, 1], budget, "k--", linewidth=0.9, transform=axes.get_yaxis_transform())
@@ -275,8 +279,9 @@ def _shade_stalls(axes: Axes, why: Explanation, score: Score, time: _Scale) -> N
     )
 
 
-def _end_forward(panels: tuple[Axes, Axes], timeline: RunTimeline, steps: Steps, time: _Scale) -> None:
+def _end_forward(panels: tuple[Axes, Axes], timeline: RunTimeline, steps: Steps, time: _Scale) -> dict[str, Artist]:
     if not 0 < steps.n_forward <= len(timeline.end_s):
-        return
-    for axes in panels:
-        axes.axvline(time.per_unit * float(timeline.end_s[steps.n_forward - 1]), color="black", linewidth=0.8)
+        return {}
+    at = time.per_unit * float(timeline.end_s[steps.n_forward - 1])
+    line, _ = (axes.axvline(at, color="black", linewidth=0.8) for axes in panels)
+    return {"end of the forward pass": line}

@@ -159,7 +159,8 @@ def new_scratch(problem: Problem, n_steps: int, n_prefetches: int) -> Scratch:
         step_flags=integers(n_steps),
         layer_last=integers(n_steps),
         next_heavy=integers(n_steps),
-        least_recent=integers(n),
+        # A tensor comes to it at each drop before a prefetch: in schedules of the richer space more than once.
+        least_recent=integers(max(n, n_prefetches)),
         least_recent_place=integers(n),
         rebuilt=integers(n),
         first_late_step=integers(n),

@@ -182,21 +182,14 @@ class _Waits:
         return CopyName("D2H" if self.timeline.copy_is_d2h[copy] else "H2D", tensor)
 
     def _told_apart(self, k: int, waits: list[Wait]) -> Iterator[Wait]:
-        """Call as many of the waits a barrier's as the timeline counts: where there was room, and then the first ones."""
-        left_s = float(self.timeline.barrier_wait_s[k]) if k < len(self.timeline.start_s) else 0.0
-        held = [i for i, wait in enumerate(waits) if wait.cause == "memory"]
-        if self.timeline.run.policy == "barriers":
-            held.sort(key=lambda i: not self._has_room(k, waits[i].start_s))
-        barriers = set()
-        for i in held:
-            has_room = self._has_room(k, waits[i].start_s)
-            if left_s > waits[i].seconds / 2 or (k == len(self.timeline.start_s) and has_room):
-                barriers.add(i)
-                left_s -= waits[i].seconds
-        for i, wait in enumerate(waits):
-            yield msgspec.structs.replace(wait, cause="barrier") if i in barriers else wait
+        """Call the first of the waits that lack no input a barrier's, as many as the timeline counts: a barrier comes first.
 
-    def _has_room(self, k: int, at_s: float) -> bool:
-        i = int(np.searchsorted(self.timeline.memory_s, at_s, side="right")) - 1
-        used_bytes = int(self.timeline.memory_bytes[i]) if i >= 0 else 0
-        return used_bytes + self.steps.allocation_bytes(k) <= self.timeline.run.budget_bytes
+        The step that did not start is not in the timeline; what it lacks in the end is memory.
+        """
+        left_s = float(self.timeline.barrier_wait_s[k]) if k < len(self.timeline.start_s) else 0.0
+        for wait in waits:
+            if wait.cause == "memory" and left_s > wait.seconds / 2:
+                left_s -= wait.seconds
+                yield msgspec.structs.replace(wait, cause="barrier")
+            else:
+                yield wait

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from instances import MB, MS, PLAIN_LINK, chain, decisions, one_operator, problems, two_layers, zero_sizes
 from rich.console import Console
 from rich.table import Table
+from shared_data import shared_file
 
 from slackswap.evaluate.explain import (
     explanation_json,
@@ -31,9 +32,10 @@ from slackswap.evaluate.explain import (
     time_table,
 )
 from slackswap.evaluate.results import Row
+from slackswap.evaluate.sources import load_source
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.event_model import POLICIES, Score, simulate
+from slackswap.models.event_model import POLICIES, Score, peak_bytes, simulate
 from slackswap.models.plan import Plan
 from slackswap.models.schedule import Schedule
 from slackswap.planners import find_planners, run_planner
@@ -207,3 +209,17 @@ def test_whatever_happened_is_said(data: st.DataObject) -> None:
     assert sum(told["peak"]["by_kind"].values()) == score.peak_bytes
     assert np.isfinite([stall["seconds"] for stall in told["stalls"]]).all()
     assert len(list(reload_lines(why))) <= 20
+
+
+def test_a_real_trace_is_explained_to_the_last_bit() -> None:
+    problem = load_source(str(shared_file("traces/pipedream/densenet121.graph.txt")), None)
+    plan, budget_bytes = Plan.swap_everything(problem), int(0.3 * peak_bytes(problem))
+    for policy in POLICIES:
+        score = simulate(problem, plan, budget_bytes, policy=policy, timeline=True)
+        why = score.explain()
+        stall_s = dict.fromkeys((True, False), 0.0)
+        for wait in why.waits:
+            stall_s[wait.forward] += wait.seconds
+        assert stall_s == {True: score.forward_stall_s, False: score.backward_stall_s}
+        assert sum(why.peak.by_kind.values()) == score.peak_bytes
+        assert len(why.stalls) > 50

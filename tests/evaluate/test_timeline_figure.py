@@ -92,7 +92,12 @@ def test_memory_is_stacked_to_the_peak_under_the_budget() -> None:
     _, memory = figure.axes
     assert top_of(memory, MEMORY_COLOURS[0]) == pytest.approx(20)  # a1, kept
     assert top_of(memory, MEMORY_COLOURS[1]) == pytest.approx(30)  # and a0, swapped, upon it
-    assert set(words(figure)) == {"forward", "backward", "stall", "kept", "swapped", "budget"}
+    (peak,) = (line for line in memory.lines if line.get_marker() == "v")
+    assert (np.asarray(peak.get_xdata()).tolist(), np.asarray(peak.get_ydata()).tolist()) == ([pytest.approx(10)], [30])
+    assert words(figure) == [
+        *("forward", "backward", "stall", "end of the forward pass"),
+        *("kept", "swapped", "peak", "budget"),
+    ]
     (budget,) = (line for line in memory.lines if line.get_linestyle() == "--")
     assert np.asarray(budget.get_ydata()).tolist() == [40, 40]
     assert memory.get_ylabel() == "In use (MB)"

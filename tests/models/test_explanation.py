@@ -32,7 +32,7 @@ from slackswap.models.event_model.residency import END, FETCH, NO_TENSOR, START,
 from slackswap.models.event_model.stalls import CopyName
 from slackswap.models.legality import check
 from slackswap.models.plan import Plan
-from slackswap.models.problem import Operator, Problem, Tensor
+from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 from slackswap.models.schedule import Schedule
 
 SLOW = Link(0.25e9, 0.25e9, duplex_factor=1.0, latency_s=0.0)  # 4 ms per MB
@@ -161,6 +161,95 @@ def test_a_reload_waits_behind_another_one() -> None:
     assert [(r.tensor, r.margin_s / MS, r.before) for r in why.reloads] == [("t1", ms(-28), "f1"), ("t0", ms(30), "bx")]
 
 
+def test_a_barrier_and_then_missing_memory() -> None:
+    """f2 is held until t0 is out, and then lacks room for its 15 MB until t1 is out: a budget of 20 MB, 4 ms per MB.
+
+    ::
+
+        compute   f0 0-10 | f1 10-20 | f2 held 20-50, without room 50-90, runs until 100 | ...
+        D2H       t0 (10 MB) 10-50, t1 (10 MB) 50-90
+    """
+    operators = [Operator(f"f{i}", "forward", 10 * MS, 15 * MB if i == 2 else 0, layer=i) for i in range(3)]
+    operators.append(Operator("b", "backward", 10 * MS, layer=3))
+    tensors = [Tensor("t0", 10 * MB, 0, (3,)), Tensor("t1", 10 * MB, 1, (3,))]
+    problem = Problem.from_records("both", operators, tensors, SLOW)
+    score = simulate(problem, Plan.from_letters("SS"), 20 * MB, policy="barriers", timeline=True)
+    first, second = (wait for wait in score.explain().waits if wait.step_name == "f2")
+    assert (first.cause, first.start_s / MS, first.end_s / MS) == ("barrier", ms(20), ms(50))
+    assert (second.cause, second.start_s / MS, second.end_s / MS) == ("memory", ms(50), ms(90))
+    assert (first.copy, second.copy) == (CopyName("D2H", "t0"), CopyName("D2H", "t1"))
+
+
+def test_of_two_copies_that_end_at_once_the_one_out_made_room() -> None:
+    """b5 lacks room for its 15 MB in 30 from 24 ms on, until t1 is out, at 30, when t0 is in, too."""
+    operators = [Operator(f"f{i}", "forward", 10 * MS) for i in range(2)]
+    operators += [Operator(f"b{i}", "backward", MS, 15 * MB if i == 6 else 0) for i in range(2, 8)]
+    tensors = [Tensor("t0", 10 * MB, 0, (7,)), Tensor("t1", 10 * MB, 1, (7,))]
+    link = Link(1e9, 1e9 * (1 - 5e-8), duplex_factor=1.0, latency_s=0.0)  # 0.5 ns more: one instant (rule 10)
+    problem = Problem.from_records("at once", operators, tensors, link)
+    score = simulate(problem, Plan.from_letters("SS"), 30 * MB, timeline=True)
+    told = score.run_timeline
+    assert told.copy_end_s[1] == told.copy_end_s[2]
+    stall = min(score.explain().stalls, key=lambda stall: stall.start_s)
+    assert (stall.step_name, stall.cause, stall.seconds / MS) == ("b6", "memory", ms(6))
+    assert stall.behind[0][0] == CopyName("D2H", "t1")
+
+
+def test_within_one_instant_nothing_waits() -> None:
+    # t0's copy ends 0.5 ns after f1, which is the same instant (rule 10): b0 starts there, and has not waited.
+    link = Link(1e9, 1e9, duplex_factor=1.0, latency_s=0.5e-9)
+    operators = [Operator(f"f{i}", "forward", 10 * MS) for i in range(2)]
+    operators += [Operator(f"b{i}", "backward", 10 * MS) for i in range(2)]
+    problem = Problem.from_records("instant", operators, [Tensor("t0", 10 * MB, 0, (3,))], link)
+    score = simulate(problem, Plan.from_letters("S"), math.inf, timeline=True)
+    told = score.run_timeline
+    assert told.start_s[2] == told.copy_end_s[0] > told.end_s[1]
+    assert score.forward_stall_s == score.backward_stall_s == 0.0
+    assert score.explain().waits == ()
+
+
+def test_a_wait_in_vain_is_told_too() -> None:
+    """b0 reads t0, for whose 10 MB there is no room in 25 beside kept k's 16, not even when x is out.
+
+    ::
+
+        compute   f0 0-10 | f1 waits for room, 20-30 | f2 30-35 | f3 35-36 | b0 stands from 36 and fails at 43
+        D2H       t0 10-20                             x (8 MB) 35-43
+    """
+    operators = [
+        Operator("f0", "forward", 10 * MS),
+        Operator("f1", "forward", 10 * MS),
+        Operator("f2", "forward", 5 * MS),
+        Operator("f3", "forward", 1 * MS),
+        Operator("b0", "backward", 10 * MS),
+        Operator("b1", "backward", 10 * MS),
+    ]
+    tensors = [
+        Tensor("t0", 10 * MB, 0, (4,)),
+        Tensor("k", 16 * MB, 1, (5,)),
+        Tensor("x", 8 * MB, 2, (3, 5)),
+    ]
+    problem = Problem.from_records("in vain", operators, tensors, PLAIN_LINK)
+    why = simulate(problem, Plan.from_letters("SKS"), 25 * MB, timeline=True).explain()
+    assert [(s.step_name, s.cause, s.tensor) for s in why.stalls] == [("f1", "memory", None), ("b0", "input", "t0")]
+    assert why.stalls[1].behind == ((CopyName("D2H", "x"), "no room", ms(7 * MS)),)
+    assert why.failure is not None
+    assert why.failure.missing_inputs == (("t0", 10 * MB),)
+    assert why.failure.missing_bytes == (16 + 10 - 25) * MB
+    assert (why.stays, why.reloads) == ((), ())
+
+
+def test_of_two_late_tensors_the_last_one_alone_is_late() -> None:
+    """b0 stands from 32 ms and reads t0, there at 40, and t1, there at 60: the reload of t0 has 20 ms to spare."""
+    operators = [Operator("f0", "forward", 10 * MS), Operator("f1", "forward", 10 * MS)]
+    operators += [Operator("bx", "backward", 12 * MS), Operator("b0", "backward", 10 * MS)]
+    tensors = [Tensor("t0", 10 * MB, 0, (3,)), Tensor("t1", 10 * MB, 1, (3,))]
+    problem = Problem.from_records("two late", operators, tensors, Link(1e9, 0.5e9, duplex_factor=1.0, latency_s=0.0))
+    why = simulate(problem, Plan.from_letters("SS"), math.inf, timeline=True).explain()
+    assert [(r.tensor, r.margin_s / MS) for r in why.reloads] == [("t1", ms(-20)), ("t0", ms(20))]
+    assert [(s.tensor, s.seconds / MS) for s in why.stalls] == [("t1", ms(20)), ("t0", ms(8))]
+
+
 def test_without_copies_nothing_waits() -> None:
     for problem in (two_layers(), one_operator(), zero_sizes()):
         score = simulate(problem, Plan.keep_everything(problem), math.inf, timeline=True)
@@ -182,12 +271,18 @@ def test_only_a_simulated_timeline_is_explained() -> None:
 
 
 def test_rebuild_time_goes_by_the_kind_of_operator() -> None:
-    problem = two_layers()
-    kinds = [
-        Operator(o.name, o.phase, o.duration_s, layer=o.layer, kind=k)
-        for o, k in zip(problem.operators(), ("norm", "gemm", "gemm", "gemm"), strict=True)
+    operators = [
+        Operator("load", "forward", MS, kind="copy"),
+        Operator("f0", "forward", 10 * MS, kind="norm"),
+        Operator("f1", "forward", 20 * MS, kind="gemm"),
+        Operator("b1", "backward", 40 * MS, kind="other"),
+        Operator("b0", "backward", 20 * MS, kind="other"),
     ]
-    problem = Problem.from_records("kinds", kinds, problem.tensors(), PLAIN_LINK)
+    tensors = [
+        Tensor("a0", 10 * MB, 1, (2, 4), rebuild=Rebuild(10 * MS)),
+        Tensor("a1", 20 * MB, 2, (3,), rebuild=Rebuild(20 * MS, inputs=(0,))),
+    ]
+    problem = Problem.from_records("kinds", operators, tensors, PLAIN_LINK)
     why = simulate(problem, Plan.from_letters("RR"), math.inf, timeline=True).explain()
     # a1 is rebuilt from a0, which is rebuilt first: 20 ms of a gemm's output, 10 ms of a norm's.
     assert [(r.kind, r.steps, round(r.seconds / MS), r.bytes) for r in why.rebuilds] == [

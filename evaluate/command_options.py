@@ -41,3 +41,10 @@ JSON = click.option(
     "--json", "json_path", metavar="FILE|-", help="Write the rows as JSON lines; - is stdout, without tables."
 )
 CSV = click.option("--csv", "csv_path", metavar="FILE|-", help="Write the rows as CSV; - is stdout, without tables.")
+TIMES = click.option(
+    "--times",
+    type=click.Choice(["recorded", "roofline"]),
+    default="recorded",
+    show_default=True,
+    help="Operator times of an execution trace that has none: from the roofline of --hardware.",
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from slackswap.evaluate.command_options import HARDWARE
+from slackswap.evaluate.command_options import HARDWARE, TIMES
 from slackswap.evaluate.command_output import check_outputs
 from slackswap.hardware.input_error import InputError
 
@@ -15,13 +15,7 @@ from slackswap.hardware.input_error import InputError
 @click.option(
     "--step", default="", metavar="NAME", help="Of a trace of several steps, the one to take (`#18` or `18`)."
 )
-@click.option(
-    "--times",
-    type=click.Choice(["recorded", "roofline"]),
-    default="recorded",
-    show_default=True,
-    help="Operator times of an execution trace that has none: from the roofline of --hardware.",
-)
+@TIMES
 @click.option("--kinds", metavar="FILE.toml", help="Operator kinds by name, before the built-in table.")
 @click.option("--check", metavar="FILE", help="Compare A with a memory snapshot, memory timeline or Kineto trace.")
 @click.option("-o", "--output", metavar="FILE", help="Write the problem here (.json or .json.gz); one SOURCE only.")

@@ -49,8 +49,14 @@ class Surveyed:
     cells: tuple[tuple[Budget, tuple[Result, ...]], ...]
 
 
-def import_everything(paths: Sequence[Path | str], hardware: Hardware) -> tuple[list[Imported], list[Refused]]:
+def import_everything(
+    paths: Sequence[Path | str], hardware: Hardware, *, roofline: bool = False
+) -> tuple[list[Imported], list[Refused]]:
     """Import every trace among files and folders, pairs together; return the problems, and the files without one.
+
+    Parameters
+    ----------
+    roofline : whether execution traces without times are timed by the roofline of the hardware
 
     Raises
     ------
@@ -68,7 +74,8 @@ def import_everything(paths: Sequence[Path | str], hardware: Hardware) -> tuple[
             if path in used:
                 continue
             try:
-                imported.append(Imported((_named(path, root),), import_traces([path], link=hardware.link)))
+                problem = import_traces([path], link=hardware.link, roofline=hardware if roofline else None)
+                imported.append(Imported((_named(path, root),), problem))
             except InputError as error:
                 refused.append(Refused(_named(path, root), _reason(error)))
     return imported, refused
@@ -152,7 +159,7 @@ def markdown(surveyed: Sequence[Surveyed], refused: Sequence[Refused], *, hardwa
         _facts_table(surveyed),
     ]
     for item in surveyed:
-        parts += [f"## {_cell(item.imported.problem.name)}", _provenance(item.imported), _results_table(item)]
+        parts += [f"## {_cell(item.imported.problem.name)}", _provenance(item.imported), _results(item)]
     if refused:
         rows = [[f"`{_cell(item.file)}`", _cell(item.reason)] for item in refused]
         parts += ["## What was refused", _table(["file", "why"], rows)]
@@ -194,16 +201,43 @@ def _provenance(imported: Imported) -> str:
     )
 
 
-def _results_table(item: Surveyed) -> str:
+def _results(item: Surveyed) -> str:
+    """Return the table of the planners that have a plan at one of the budgets, and a line on those that have none."""
     headings = ["planner", *(f"{budget.text}" for budget, _ in item.cells)]
     planners = [result.row.planner for result in item.cells[0][1]] if item.cells else []
     best = [max((r.row.throughput or 0.0 for r in results), default=0.0) for _, results in item.cells]
-    rows = []
+    rows, without = [], []
     for i, name in enumerate(planners):
         throughputs = [results[i].row.throughput for _, results in item.cells]
-        rows.append([name, *(_percent(value, top) for value, top in zip(throughputs, best, strict=True))])
+        if any(value is not None for value in throughputs):
+            rows.append([name, *(_percent(value, top) for value, top in zip(throughputs, best, strict=True))])
+        else:
+            without.append(name)
     rows.append(["*bound*", *(_bound(results) for _, results in item.cells)])
-    return _table(headings, rows)
+    said = [_table(headings, rows)] if len(rows) > 1 else []
+    if without:
+        said.append(f"No plan at any of these budgets: {', '.join(without)}.")
+    return "\n\n".join([*said, *_floors(item)])
+
+
+def _floors(item: Surveyed) -> list[str]:
+    """Say of the budgets that nothing fits in what is known."""
+    peak = peak_bytes(item.imported.problem)
+    too_small: list[str] = []
+    known: list[int] = []
+    for budget, results in item.cells:
+        if all(result.row.throughput is None for result in results):
+            too_small.append(budget.text)
+            why = [result.infeasibility.smallest_known_bytes for result in results if result.infeasibility is not None]
+            known += [size for size in why if size is not None]
+    if not too_small:
+        return []
+    said = f"Nothing fits in {', '.join(too_small)}"
+    return [
+        f"{said}; the smallest budget known to do is {min(known):,} bytes, {min(known) / peak:.1%} of P."
+        if known and peak
+        else f"{said}."
+    ]
 
 
 def _percent(throughput: float | None, best: float) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from slackswap.evaluate.command_options import HARDWARE, PLANNERS, SEED, time_limit_of
+from slackswap.evaluate.command_options import HARDWARE, PLANNERS, SEED, TIMES, time_limit_of
 from slackswap.evaluate.command_output import check_outputs, write_output
 
 
@@ -14,6 +14,7 @@ from slackswap.evaluate.command_output import check_outputs, write_output
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @HARDWARE
 @click.option("--budget", default="80%,60%,40%", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
+@TIMES
 @PLANNERS
 @time_limit_of(0.5)
 @SEED
@@ -22,6 +23,7 @@ def survey(
     paths: tuple[str, ...],
     hardware: str | None,
     budget: str,
+    times: str,
     planner: str,
     time_limit: float,
     seed: int,
@@ -39,7 +41,7 @@ def survey(
     planners, budgets = find_planners(planner), parse_budgets(budget)
     machine = load_hardware(hardware or DEFAULT_HARDWARE)
     with shown_at_work("reading traces"):
-        imported, refused = import_everything(paths, machine)
+        imported, refused = import_everything(paths, machine, roofline=times == "roofline")
     surveyed: list[Surveyed] = []
     finished = True
     with Progress(len(imported) * len(budgets) * (len(planners) + 1)) as progress:
@@ -49,9 +51,7 @@ def survey(
             )
         except KeyboardInterrupt:
             finished = False
-    command = (
-        f"slackswap survey {' '.join(Path(path).name for path in paths)} --budget {budget} --time-limit {time_limit:g}"
-    )
+    command = f"slackswap survey {' '.join(Path(path).name for path in paths)} --budget {budget} --times {times} --time-limit {time_limit:g}"
     write_output(output or "-", markdown(surveyed, refused, hardware=machine, command=command))
     if output is not None:
         click.echo(f"page written to {output}: {len(surveyed)} problems, {len(refused)} files refused", err=True)

@@ -101,3 +101,10 @@ def test_the_page_of_the_documentation_shows_what_is_imported() -> None:
         assert row.endswith(f"{problem.saved_bytes / 1e9:.4f} | {peak_bytes(problem) / 1e9:.4f} | {hidden} |")
     for item in refused:
         assert f"{item.file}`" in page
+
+
+def test_budgets_that_nothing_fits_in_say_what_would_do(run: Run, traces: Path) -> None:
+    # Each layer of 1 MB reads and writes: the backward ones hold a megabyte of each gradient and of the output.
+    ran = run("survey", str(traces / "graphs" / "chain|6.txt"), "--planner", "keep,slackswap", "--budget", "10%,5%")
+    assert "No plan at any of these budgets: keep, slackswap." in ran.stdout
+    assert "Nothing fits in 10%, 5%; the smallest budget known to do is " in ran.stdout

@@ -13,13 +13,14 @@ PIP_QUIET := --quiet --disable-pip-version-check
 # The tests see the installed wheel, never the folders beside them.
 PYTEST := -m pytest -p no:cacheprovider
 
-.PHONY: help shootout test test-torch lint types tests benchmarks notebooks record clean
+.PHONY: help shootout test test-torch lint types tests benchmarks docs notebooks record clean
 
 help:
 	@echo "make shootout     set up, run the planner shootout on the built-in inputs"
 	@echo "make test         set up, build and install the wheel, lint, check types, run the tests"
 	@echo "make test-torch   the tests that need PyTorch (installs $(TORCH))"
 	@echo "make benchmarks   timings, as ratios in one run"
+	@echo "make docs         build the documentation into build/site"
 	@echo "make notebooks    run the notebooks and render them as HTML (installs JupyterLab)"
 	@echo "make record       record the small GPT trace again (installs $(TORCH))"
 	@echo "make clean        remove environments, builds and caches"
@@ -41,7 +42,7 @@ lint: $(TEST_VENV)/.installed
 types: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/mypy $(PACKAGES)
 	# Notebooks are written as their readers would write them; the tests run them.
-	MYPYPATH=tests $(TEST_VENV)/bin/mypy tests benchmarks
+	MYPYPATH=tests $(TEST_VENV)/bin/mypy tests benchmarks docs
 
 tests: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python $(PYTEST) -n auto -m "not torch"
@@ -75,6 +76,9 @@ benchmarks: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python benchmarks/refined_gap.py
 	$(TEST_VENV)/bin/python benchmarks/checkmate_proofs.py
 	$(TEST_VENV)/bin/python benchmarks/trace_import.py
+
+docs: $(TEST_VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(TEST_VENV)/bin/python -P -m mkdocs build --strict
 
 notebooks: $(NOTEBOOK_VENV)/.installed
 	mkdir -p build/notebooks

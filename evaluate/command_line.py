@@ -23,6 +23,7 @@ from slackswap.evaluate.report_command import report
 from slackswap.evaluate.robustness_command import robustness
 from slackswap.evaluate.score_command import score
 from slackswap.evaluate.survey_command import survey
+from slackswap.evaluate.sweep_command import sweep
 from slackswap.hardware.input_error import InputError
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ def gap(
         raise KeyboardInterrupt
 
 
-for _command in (score, problem, survey, capture, calibrate, robustness, report):
+for _command in (score, problem, survey, capture, calibrate, robustness, report, sweep):
     cli.add_command(_command)
 
 

@@ -51,7 +51,8 @@ def survey(
             )
         except KeyboardInterrupt:
             finished = False
-    command = f"slackswap survey {' '.join(Path(path).name for path in paths)} --budget {budget} --times {times} --time-limit {time_limit:g}"
+    named = " ".join(Path(path).name for path in paths)
+    command = f"slackswap survey {named} --budget {budget} --times {times} --time-limit {time_limit:g}"
     write_output(output or "-", markdown(surveyed, refused, hardware=machine, command=command))
     if output is not None:
         click.echo(f"page written to {output}: {len(surveyed)} problems, {len(refused)} files refused", err=True)

@@ -18,6 +18,8 @@ which of the tasks that a worker was given killed it: what it gives up on runs o
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import logging
 import os
 import queue
@@ -27,7 +29,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -189,7 +190,7 @@ class _Run(Generic[Spec, Value]):
         wanted = Counter(task.carried.sha256 for task in tasks if task.carried is not None)
         while waiting or self.given:
             while waiting and len(self.given) < (1 if alone else self._room()):
-                self._give(waiting.popleft())
+                self._give(waiting.popleft(), "-alone" if alone else "")
             task, value = self._next()
             if task.carried is not None:
                 wanted[task.carried.sha256] -= 1
@@ -211,7 +212,7 @@ class _Run(Generic[Spec, Value]):
             self._threads, self._counted_s = threads, time.monotonic()
         return max(_FEWEST_TASKS, _TASKS_PER_THREAD * self._threads)
 
-    def _give(self, task: Task[Spec]) -> None:
+    def _give(self, task: Task[Spec], suffix: str) -> None:
         if self.client.status != "running":
             raise InputError(_LOST, source=_SOURCE)
         content = None if task.carried is None else self._problem(task.carried)
@@ -224,11 +225,20 @@ class _Run(Generic[Spec, Value]):
             content,
             code_digest(),
             # Jobs are known by the hash of what they depend on; other functions of the same job are other work.
-            key=f"{getattr(self.function, '__name__', 'task')}-{task.key}",
+            key=f"{getattr(self.function, '__name__', 'task')}-{task.key}{suffix}",
             pure=False,
         )
         self.given[task.key] = task, future
-        future.add_done_callback(lambda ended: self._done.put((task.key, ended)))
+        future.add_done_callback(lambda ended: self.client.loop.add_callback(self._fetch, task.key, ended))
+
+    async def _fetch(self, key: str, future: Any) -> None:
+        """Fetch what came of a task, beside the others: from a worker that has just died that takes Dask half a minute."""
+        value: Any
+        try:
+            value = await self.client.gather(future, asynchronous=True)
+        except BaseException as error:  # including the cancellation by a client that is closed
+            value = _Raised(error)
+        self._done.put((key, future, value))
 
     def _problem(self, packed: PackedProblem) -> Any:
         """Return a problem as a task of its own: sent once, and made again where the worker that holds it dies."""
@@ -241,27 +251,38 @@ class _Run(Generic[Spec, Value]):
         """Wait for the next task that ends; its value is `_GIVEN_UP` where Dask has given up on it."""
         while True:
             try:
-                key, future = self._done.get(timeout=_POLL_S)
+                key, future, value = self._done.get(timeout=_POLL_S)
             except queue.Empty:
                 self._room()
                 continue
             if key in self.given and self.given[key][1] is future:
                 task, _ = self.given.pop(key)
-                return task, _value(future)
+                future.release()  # the cluster forgets what is here now
+                return task, _settled(value)
 
 
-def _value(future: Any) -> Any:
+@dataclass(frozen=True)
+class _Raised:
+    """What waiting for a task raised; what the job itself raises comes back as a value."""
+
+    error: BaseException
+
+
+def _settled(value: Any) -> Any:
+    """Return what came of a task, `_GIVEN_UP` where Dask gave up on it; refuse to go on where the cluster is at fault."""
     from dask.distributed import KilledWorker
 
+    if not isinstance(value, _Raised):
+        return value
     try:
-        return future.result()
+        raise value.error
     except KilledWorker:
         return _GIVEN_UP
-    except CancelledError:
+    except (asyncio.CancelledError, concurrent.futures.CancelledError, OSError):
         raise InputError(_LOST, source=_SOURCE) from None
     except InputError as error:
         raise InputError(error.rule, source=_SOURCE) from None
-    except Exception as error:  # what the job itself raises comes back as a value
+    except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}")
         rule = f"the Dask workers cannot run the jobs ({reason}): install the same slackswap on all machines"
         raise InputError(rule, source=_SOURCE) from None

@@ -32,7 +32,7 @@ from slackswap.models.problem_file import write_problem
 
 pytest.importorskip("distributed", reason="needs the cluster extra")
 
-PATIENCE_S = 60
+PATIENCE_S = 180  # the first process on a machine compiles the event model
 # As in test_sweep_engines: a worker knows no function of this file, but `eval`.
 KILLED = "__import__('os').kill(__import__('os').getpid(), 9)"
 # The command, whether or not the command line of this version lists it.
@@ -47,7 +47,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "scheduler.json"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[Any]] = []  # all of them end with the cluster
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"
         )
@@ -63,13 +63,13 @@ class Cluster:
         process = subprocess.Popen(
             command, cwd=self._file.parent, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        self._processes.append(process)
+        self.processes.append(process)
         return process
 
     def close(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             process.kill()
-        for process in self._processes:
+        for process in self.processes:
             process.wait()
 
 
@@ -113,7 +113,7 @@ def test_a_killed_worker_and_an_interruption_change_nothing(tmp_path: Path) -> N
     grid = tmp_path / "grid.toml"
     grid.write_text(
         'sources = ["chain.json", "small-gpt"]\nbudgets = ["70%", "60%", "50%", "40%", "30%"]\n'
-        f'planners = ["slackswap", "ga-random"]\nevaluation_limits = [1500]\nseeds = {list(range(19))}\n'
+        f'planners = ["slackswap", "ga-random"]\nevaluation_limits = [1000]\nseeds = {list(range(19))}\n'
     )
     table, store = tmp_path / "results.csv", tmp_path / "results.csv.jsonl"
     with running_cluster(tmp_path) as cluster:
@@ -130,6 +130,7 @@ def test_a_killed_worker_and_an_interruption_change_nothing(tmp_path: Path) -> N
             f"dask://{cluster.address}",
         ]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        cluster.processes.append(process)
         wait_for(lambda: lines(store) >= 40)
         victim.send_signal(signal.SIGKILL)
         wait_for(lambda: lines(store) >= 90)
@@ -187,7 +188,7 @@ def test_tasks_run_on_the_worker_on_one_core_each(cluster: Cluster) -> None:
     pid, threads = ended(
         Dask(cluster.address), "__import__('os').getpid()", "__import__('os').environ['OMP_NUM_THREADS']"
     )
-    assert pid in [process.pid for process in cluster._processes]
+    assert pid in [process.pid for process in cluster.processes]
     assert threads == "1"
 
 
@@ -257,7 +258,12 @@ def test_a_lost_scheduler_ends_the_run_in_one_line(tmp_path: Path, monkeypatch: 
 
 def test_a_sweep_without_workers_says_so_once_and_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("click.echo", lambda text, *, err: said.append(text))
+
+    def echo(text: str, *, err: bool) -> None:
+        assert err
+        said.append(text)
+
+    monkeypatch.setattr("click.echo", echo)
     with running_cluster(tmp_path) as cluster, ThreadPoolExecutor(1) as pool:
         only_worker = cluster.add_worker()
         tasks = [Task(f"{i}", f"__import__('time').sleep(0.2) or {i}") for i in range(4)]
@@ -278,6 +284,6 @@ def test_a_cluster_of_its_own_survives_what_kills_its_workers() -> None:
 
     # Without patience the scheduler gives up on a task at the first death of its worker; by default at the fourth.
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        *others, failure = ended(Dask(jobs=1), "1", "2", "3", KILLED)
-    assert others == [1, 2, 3]
+        one, failure, *others = ended(Dask(jobs=1), "1", KILLED, "3", "4", "5")
+    assert [one, *others] == [1, 3, 4, 5]  # some of them under suspicion, since the worker had them when it died
     assert failure == Failure("every worker that ran it died, also when it ran alone")

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from instances import chain
 
-from slackswap.evaluate import sweep_problems
+from slackswap.evaluate import sweep_islands, sweep_problems
+from slackswap.evaluate.results import Result
 from slackswap.evaluate.sweep_engines import Engine, Failure, Local, Serial, Task, failure_of, find_engine, one_line
+from slackswap.evaluate.sweep_islands import search_islands
 from slackswap.evaluate.sweep_problems import PackedProblem, keep, kept_problem, pack
 from slackswap.hardware.input_error import InputError
+from slackswap.models.event_model import simulate
+from slackswap.models.plan import Plan
 from slackswap.models.problem_file import problem_to_json
 
 # Workers know no function of this file. `eval` they know: a task's specification is then what it does.
@@ -133,6 +137,44 @@ def test_a_process_forgets_the_problems_of_long_ago(monkeypatch: pytest.MonkeyPa
     assert kept_problem(first.sha256).name == "chain of 2"
     with pytest.raises(KeyError):
         kept_problem(second.sha256)
+
+
+# Islands
+
+
+def test_the_best_of_several_searches_is_the_best_of_each_alone() -> None:
+    def search(**choice: int) -> Result:
+        return search_islands(chain(60), "30%", planner="ga-random", evaluation_limit=300, engine=Serial(), **choice)
+
+    alone = {seed: search(islands=1, first_seed=seed).row for seed in (5, 6, 7)}
+    together = search(islands=3, first_seed=5)
+    steps = {seed: row.step_s for seed, row in alone.items() if row.step_s is not None}
+    assert len(set(steps.values())) > 1  # the seeds do matter here
+    assert together.row.step_s == min(steps.values())
+    assert together.row.seed == min(steps, key=lambda seed: steps[seed])
+    assert isinstance(together.outcome.plan, Plan)
+    assert simulate(chain(60), together.outcome.plan, together.row.budget_bytes).step_s == together.row.step_s
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"planner": "slackswap"}, "slackswap: draws nothing: every island would be the same"),
+        ({"planner": "nobody"}, "'nobody' is not a planner"),
+        ({"islands": 0}, "islands: a search has at least one island"),
+        ({"budget": "half"}, "'half' is not a budget"),
+    ],
+)
+def test_islands_that_make_no_sense_are_refused(choice: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        search_islands(chain(3), **{"budget": "50%", "engine": Serial(), **choice})
+    assert message in str(refused.value)
+
+
+def test_an_island_that_fails_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_islands, "outcome_of", lambda case: 1 // (case.seed - 1))
+    with pytest.raises(InputError, match="ga-random: island of seed 1 failed: ZeroDivisionError"):
+        search_islands(chain(3), "50%", planner="ga-random", islands=2, engine=Serial())
 
 
 # Names

@@ -17,12 +17,12 @@ import msgspec
 
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.problem import MAX_TOTAL_BYTES, PHASES, Operator, Problem
+from slackswap.models.problem import MAX_TOTAL_BYTES, Problem
 from slackswap.models.traces.derivation import KEY, Derivation, Dropped, exact, rebuild_costs
-from slackswap.models.traces.operator_kind import is_random, operator_kind
-from slackswap.models.traces.rebuild_recipes import RecipeBook, is_saved
+from slackswap.models.traces.operator_kind import is_random
+from slackswap.models.traces.rebuild_recipes import is_saved
 from slackswap.models.traces.storage_lifetimes import Lifetime
-from slackswap.models.traces.storage_records import tensor_records, workspaces_of
+from slackswap.models.traces.storage_records import TimedCall, problem_records
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
 # PIN keeps a tensor from being evicted: it says nothing about the step.
@@ -318,16 +318,8 @@ def _problem(file_name: str, log: _Log, link: Link) -> Problem:
             gradients.append(lifetime)
         else:
             temporaries.append(lifetime)
-    workspaces = workspaces_of(temporaries, n)
-    names = [f"{call.name}.{i}" for i, call in enumerate(log.calls)]
-    durations_s = [call.time_ns / 1e9 for call in log.calls]
-    operators = [
-        Operator(names[i], PHASES[i >= n_forward], durations_s[i], workspaces[i], i, operator_kind(call.name))
-        for i, call in enumerate(log.calls)
-    ]
-    read = [storage.lifetime for storage in log.born if storage.lifetime.later_users]
-    book, blocks = RecipeBook(read, n_forward, workspaces), [None] * len(tensors)
-    records = tensor_records(tensors, names, n_forward, durations_s, book, blocks=blocks, can_repeat=lambda _: True)
+    calls = [TimedCall(f"{call.name}.{i}", call.name, call.time_ns / 1e9) for i, call in enumerate(log.calls)]
+    operators, records = problem_records(calls, n_forward, tensors, temporaries)
     problem = Problem.from_records(re.sub(r"(\.log|\.jsonl?)?(\.gz)?$", "", file_name), operators, records, link)
     metadata = {
         "source": f"{file_name}, a DTR log",

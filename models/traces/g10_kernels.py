@@ -16,12 +16,11 @@ from typing import Literal
 
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
-from slackswap.models.problem import MAX_TOTAL_BYTES, Operator, Problem
+from slackswap.models.problem import MAX_TOTAL_BYTES, Problem
 from slackswap.models.traces.derivation import KEY, Derivation, Dropped, exact, rebuild_costs
-from slackswap.models.traces.operator_kind import operator_kind
-from slackswap.models.traces.rebuild_recipes import RecipeBook, is_saved
+from slackswap.models.traces.rebuild_recipes import is_saved
 from slackswap.models.traces.storage_lifetimes import Lifetime
-from slackswap.models.traces.storage_records import tensor_records, workspaces_of
+from slackswap.models.traces.storage_records import TimedCall, problem_records
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
 # `GPU_frequency_GHz 1.2`, in the configurations that G10 ships: its list holds the measured milliseconds times this.
@@ -276,27 +275,8 @@ def _problem(
     tensors = [s for s in storages.born if s.later_users and (s.bytes or is_saved(s, n_forward))]
     used = {id(storage) for storage in tensors}
     temporaries = [storage for storage in storages.born if id(storage) not in used]
-    workspaces = workspaces_of(temporaries, len(kept))
-    operators = [
-        Operator(
-            name=f"{kernel.name}.{kernel.number}",
-            phase="forward" if i < n_forward else "backward",
-            duration_s=kernel.cycles / clock_hz,
-            workspace_bytes=workspaces[i],
-            layer=i,
-            kind=operator_kind(kernel.name),
-        )
-        for i, kernel in enumerate(kept)
-    ]
-    records = tensor_records(
-        tensors,
-        [operator.name for operator in operators],
-        n_forward,
-        [operator.duration_s for operator in operators],
-        RecipeBook([storage for storage in storages.born if storage.later_users], n_forward, workspaces),
-        blocks=[None] * len(tensors),
-        can_repeat=lambda _: True,
-    )
+    calls = [TimedCall(f"{kernel.name}.{kernel.number}", kernel.name, kernel.cycles / clock_hz) for kernel in kept]
+    operators, records = problem_records(calls, n_forward, tensors, temporaries)
     problem = Problem.from_records(re.sub(r"(\.kernels)?\.config(\.gz)?$", "", file_name), operators, records, link)
     metadata = {
         "source": f"{file_name}, a G10 kernel list",

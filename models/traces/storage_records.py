@@ -1,13 +1,62 @@
-"""From storages to the tensor records of a problem; whatever kind of trace the storages were found in."""
+"""From calls and storages to the records of a problem; whatever kind of trace they were found in."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from slackswap.models.problem import Rebuild, Tensor
+from slackswap.models.problem import PHASES, Operator, Rebuild, Tensor
+from slackswap.models.traces.operator_kind import operator_kind
 from slackswap.models.traces.rebuild_recipes import RecipeBook
 from slackswap.models.traces.storage_lifetimes import Lifetime
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """One operator of a trace: what it is shown as, what it is called where kinds are looked up, and its time."""
+
+    name: str
+    called: str
+    duration_s: float
+
+
+def problem_records(
+    calls: Sequence[TimedCall],
+    n_forward: int,
+    tensors: Sequence[Lifetime],
+    temporaries: Sequence[Lifetime],
+    *,
+    blocks: Sequence[int | None] | None = None,
+    can_repeat: Callable[[int], bool] = lambda _: True,
+) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
+    """Return the operators and tensors of a problem.
+
+    Parameters
+    ----------
+    calls : in order of execution, the first `n_forward` of the forward pass; each is a layer
+    tensors : storages that are read by a later operator than the one that they were born in, in order of birth
+    temporaries : storages that become workspace of the operator that they were born in
+    blocks : of each tensor; None for none
+    can_repeat : whether an operator, by its index, may run again in a rebuild
+    """
+    workspaces = workspaces_of(temporaries, len(calls))
+    operators = tuple(
+        Operator(call.name, PHASES[i >= n_forward], call.duration_s, workspaces[i], i, operator_kind(call.called))
+        for i, call in enumerate(calls)
+    )
+    # Temporaries that die inside of their operator are in its workspace already.
+    handed_on = [lifetime for lifetime in (*tensors, *temporaries) if lifetime.later_users]
+    records = tensor_records(
+        tensors,
+        [call.name for call in calls],
+        n_forward,
+        [call.duration_s for call in calls],
+        RecipeBook(handed_on, n_forward, workspaces),
+        blocks=[None] * len(tensors) if blocks is None else blocks,
+        can_repeat=can_repeat,
+    )
+    return operators, records
 
 
 def tensor_records(

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slackswap.models.problem import Operator, Tensor
-from slackswap.models.traces.operator_kind import is_collective, is_random, operator_kind, shown_name
+from slackswap.models.traces.operator_kind import is_collective, is_random, shown_name
 from slackswap.models.traces.pytorch.execution_trace import ACCUMULATE_GRAD, Iteration, Node
 from slackswap.models.traces.pytorch.operator_times import OperatorTimes
-from slackswap.models.traces.rebuild_recipes import RecipeBook, is_saved
+from slackswap.models.traces.rebuild_recipes import is_saved
 from slackswap.models.traces.storage_lifetimes import Lifetime
-from slackswap.models.traces.storage_records import tensor_records, workspaces_of
+from slackswap.models.traces.storage_records import TimedCall, problem_records
 
 CPU = "cpu"
 # An annotation that numbers a repeated part of a model: `block.3`, `transformer.h.3`, `layers.11`.
@@ -83,28 +83,17 @@ def build_records(
     found : sentences on how the storages were found
     """
     storages = _classify(iteration, lifetimes, device)
-    workspaces = workspaces_of(storages.temporaries, len(iteration.operators))
-    names = _operator_names(iteration)
-    operators = tuple(
-        Operator(
-            name=names[i],
-            phase="forward" if i < len(iteration.forward) else "backward",
-            duration_s=times.duration_s[i],
-            workspace_bytes=workspaces[i],
-            layer=i,
-            kind=operator_kind(root.node.name),
+    calls = [
+        TimedCall(name, root.node.name, duration_s)
+        for name, root, duration_s in zip(
+            _operator_names(iteration), iteration.operators, times.duration_s, strict=True
         )
-        for i, root in enumerate(iteration.operators)
-    )
-    # Temporaries that die inside of their operator are in its workspace already.
-    handed_on = [lifetime for lifetime in storages.tensors + storages.temporaries if lifetime.later_users]
-    book = RecipeBook(handed_on, len(iteration.forward), workspaces)
-    tensors = tensor_records(
-        storages.tensors,
-        names,
+    ]
+    operators, tensors = problem_records(
+        calls,
         len(iteration.forward),
-        times.duration_s,
-        book,
+        storages.tensors,
+        storages.temporaries,
         blocks=_blocks(iteration, storages.tensors),
         can_repeat=_repeatable(iteration, times).__contains__,
     )

@@ -76,6 +76,7 @@ benchmarks: $(TEST_VENV)/.installed
 	$(TEST_VENV)/bin/python benchmarks/refined_gap.py
 	$(TEST_VENV)/bin/python benchmarks/checkmate_proofs.py
 	$(TEST_VENV)/bin/python benchmarks/trace_import.py
+	$(TEST_VENV)/bin/python benchmarks/sweep_overhead.py
 
 docs: $(TEST_VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(TEST_VENV)/bin/python -P -m mkdocs build --strict

@@ -78,7 +78,7 @@ class SlackSwap:
 
     def search(self, passes: TwoPasses, budget_bytes: int, ends_s: float = math.inf) -> _Search:
         """Plan in at most six rounds, and no more: where none fits, `closest` came nearest."""
-        search = _Search(passes, budget_bytes, self.guard, ends_s)
+        search = _Search(passes, budget_bytes, ends_s, self.guard)
         search.try_plan(Plan.keep_everything(passes.problem))
         if search.best is not None:
             return search
@@ -200,8 +200,8 @@ class _Search:
 
     passes: TwoPasses
     budget_bytes: int
-    guard: float
     ends_s: float = math.inf
+    guard: float = GUARD
     best: Plan | None = None
     best_s: float = math.inf
     closest: Plan | None = None
@@ -236,7 +236,7 @@ class _Repair:
     """What the replays have shown so far."""
 
     problem: Problem
-    guard: float
+    guard: float = GUARD
     shrink: float = 0.0
     never_swap: npt.NDArray[np.bool_] = field(init=False)
     recompute: npt.NDArray[np.bool_] = field(init=False)

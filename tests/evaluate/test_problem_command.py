@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 from handwritten_trace import two_linears, write_pair

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 from handwritten_trace import two_linears, write_pair
@@ -67,13 +68,8 @@ def test_a_problem_file_keeps_the_declaration(run: Run, pair: str, folder: Path)
 
 def test_a_declaration_of_another_form_does_no_harm(run: Run, folder: Path) -> None:
     problem = json.loads((folder / "two.json").read_text())
-    for derivation in (
-        5,
-        [],
-        {},
-        {"facts": 3, "dropped": {"a": 1}, "warnings": "x"},
-        {"dropped": [1, {}], "facts": {"order": 1}},
-    ):
+    odd: list[Any] = [5, [], {}, {"facts": 3, "dropped": {"a": 1}, "warnings": "x"}]
+    for derivation in [*odd, {"dropped": [1, {}], "facts": {"order": 1}}]:
         problem["metadata"] = {"derivation": derivation}
         (folder / "odd.json").write_text(json.dumps(problem))
         ran = run("problem", "odd.json")

@@ -13,9 +13,9 @@ from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.event_model import simulate, simulate_many
 from slackswap.models.legality import check
-from slackswap.models.plan import Plan
+from slackswap.models.plan import SWAP, Plan
 from slackswap.models.plan_file import PlannerRecord, read_plan, write_plan
-from slackswap.models.problem import Operator, Problem, Tensor
+from slackswap.models.problem import PHASES, Operator, Problem, Tensor
 from slackswap.models.schedule import Schedule
 
 
@@ -88,3 +88,19 @@ def test_waiting_at_a_barrier_is_no_wait_for_memory() -> None:
     assert score.timeline is not None
     assert score.timeline.memory_wait_s.sum() == 0
     assert score.timeline.barrier_wait_s.tolist() == pytest.approx([0, 0, 20 * MS, 0])
+
+
+def test_two_copies_that_end_at_one_instant_end_together() -> None:
+    # Copies of 5 MB at 1 GB/s. a0 leaves from 5 to 10 ms, a1 from 10 to 15 ms, while a0 comes back for b0, from 10 to 15 ms.
+    # When a1's copy ended, the rest of a0's, nothing, was timed anew, and rounding put its end behind 15 ms: rule 10 says
+    # that both end before anything starts.
+    times_ms = (5, 1, 1, 5, 2, 3)
+    operators = [Operator(f"o{i}", PHASES[i >= 3], ms * MS, layer=i) for i, ms in enumerate(times_ms)]
+    sizes = (5 * MB, 5 * MB, 20 * MB)
+    tensors = [Tensor(f"a{i}", size, i, (i + 1, 5 - i) if i < 2 else (3,)) for i, size in enumerate(sizes)]
+    link = Link(d2h_bytes_per_s=1e9, h2d_bytes_per_s=1e9, duplex_factor=1.0, latency_s=0.0)
+    problem = Problem.from_records("instant", operators, tensors, link)
+    timeline = simulate(problem, Plan(np.full(3, SWAP, np.int8)), 200 * MB, timeline=True).timeline
+    assert timeline is not None
+    assert timeline.copy_start_s.tolist() == [0.005, 0.01, 0.01]
+    assert timeline.copy_end_s[1] == timeline.copy_end_s[2] == 0.015

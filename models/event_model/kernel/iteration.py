@@ -127,11 +127,16 @@ def _advance(problem: ProblemColumns, schedule: ScheduleColumns, policy: int, sc
     if integers[RUNNING] == 0:
         count_wait(problem, schedule, policy, now - floats[NOW], scratch, log)
     floats[NOW] = now
+    # Decided before any of them ends: the end of one copy changes the rate of the other, and rounding would move an end at
+    # this instant behind it.
+    d2h_ends = phase[D2H] >= MOVING and event_s[D2H] <= now
+    h2d_ends = phase[H2D] >= MOVING and event_s[H2D] <= now
     if integers[RUNNING] == 1 and floats[STEP_END] <= now:
         end_step(problem, schedule, policy, scratch, log)
-    for engine in range(2):
-        if phase[engine] >= MOVING and event_s[engine] <= now:
-            end_copy(problem, schedule, engine, scratch, log)
+    if d2h_ends:
+        end_copy(problem, schedule, D2H, scratch, log)
+    if h2d_ends:
+        end_copy(problem, schedule, H2D, scratch, log)
 
 
 @compiled_entry

@@ -19,7 +19,7 @@ from slackswap.models.problem import Operator, Rebuild, Tensor
 from slackswap.models.traces.profiled_graph import activation_budget_bytes, import_profiled_graph
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import Outcome, run_planner
-from slackswap.planners.checkmate import MODES, Checkmate
+from slackswap.planners.checkmate.planner import MODES, Checkmate
 
 UNIT_S = 1e-5
 LINK = Link(d2h_bytes_per_s=1e9, h2d_bytes_per_s=1e9)  # nothing is copied

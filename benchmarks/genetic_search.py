@@ -20,9 +20,9 @@ from slackswap.models.event_model.batch import usable_cores
 from slackswap.models.plan import DecisionArray
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import registry, run_planner
-from slackswap.planners.genetic import GA_RANDOM, GA_SEEDED
-from slackswap.planners.genetic_operators import Genes, genes_of, random_plans
-from slackswap.planners.genetic_search import Search, Values
+from slackswap.planners.genetic.operators import Genes, genes_of, random_plans
+from slackswap.planners.genetic.planner import GA_RANDOM, GA_SEEDED
+from slackswap.planners.genetic.search import Search, Values
 from slackswap.planners.lower_bound import lower_bound
 
 CELLS = [(name, share) for share in (0.5, 0.2) for name in ("bert-large", "gpt2-xl", "llama-7b")]

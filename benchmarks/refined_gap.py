@@ -12,7 +12,7 @@ from slackswap.models import Problem, peak_bytes
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import run_planner
 from slackswap.planners.lower_bound import lower_bound
-from slackswap.planners.refined import Refined
+from slackswap.planners.refined.planner import Refined
 from slackswap.planners.slackswap import SLACKSWAP
 
 CELLS = {

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from slackswap.hardware.input_error import InputError
-from slackswap.planners.checkmate import Checkmate
+from slackswap.planners.checkmate.planner import Checkmate
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive
-from slackswap.planners.genetic import GA_RANDOM, GA_SEEDED
+from slackswap.planners.genetic.planner import GA_RANDOM, GA_SEEDED
 from slackswap.planners.keep import Keep
 from slackswap.planners.milp import Milp
 from slackswap.planners.protocol import (
@@ -28,7 +28,7 @@ from slackswap.planners.protocol import (
     as_planner,
     run_planner,
 )
-from slackswap.planners.refined import Refined
+from slackswap.planners.refined.planner import Refined
 from slackswap.planners.slackswap import BARRIERS, RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST, SlackSwap
 from slackswap.planners.superneurons import SuperNeurons
 from slackswap.planners.swapadvisor import SwapAdvisor

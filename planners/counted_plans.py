@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray
-from slackswap.planners.bound_model import BoundModel
+from slackswap.planners.bound.model import BoundModel
 
 # How many of the largest copies may wait in the D2H queue when one more joins it; 0: swap only when the link runs dry.
 BACKLOGS = (0.0, *np.geomspace(0.05, 40.0, 31).tolist())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from slackswap.planners.bound_admission import add_admission_rows
-from slackswap.planners.bound_facts import BoundFacts
-from slackswap.planners.bound_link import add_link_rows
-from slackswap.planners.bound_memory import add_memory_rows
-from slackswap.planners.bound_model import BoundModel
+from slackswap.planners.bound.admission import add_admission_rows
+from slackswap.planners.bound.facts import BoundFacts
+from slackswap.planners.bound.link import add_link_rows
+from slackswap.planners.bound.memory import add_memory_rows
+from slackswap.planners.bound.model import BoundModel
 
 
 def link_budget_model(

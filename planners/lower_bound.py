@@ -15,9 +15,9 @@ import numpy as np
 from slackswap.hardware.input_error import InputError
 from slackswap.models.event_model import peak_bytes
 from slackswap.models.problem import FloatArray, Problem
-from slackswap.planners.bound_facts import BoundFacts
-from slackswap.planners.bound_model import BoundModel
-from slackswap.planners.bound_points import first_points, shortage
+from slackswap.planners.bound.facts import BoundFacts
+from slackswap.planners.bound.model import BoundModel
+from slackswap.planners.bound.points import first_points, shortage
 from slackswap.planners.linear_solver import SOLVERS, Answer, Verdict, impossible, solve
 from slackswap.planners.link_budget_model import link_budget_model
 from slackswap.planners.memory_floor import PLANS, memory_floor

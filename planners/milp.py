@@ -12,9 +12,9 @@ import numpy as np
 from slackswap.models.event_model import Score, simulate, simulate_many
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray, Plan
 from slackswap.models.problem import Problem
-from slackswap.planners.bound_facts import BoundFacts
-from slackswap.planners.bound_model import ROUNDING
-from slackswap.planners.bound_points import first_points
+from slackswap.planners.bound.facts import BoundFacts
+from slackswap.planners.bound.model import ROUNDING
+from slackswap.planners.bound.points import first_points
 from slackswap.planners.counted_plans import counted_plans
 from slackswap.planners.linear_solver import solve
 from slackswap.planners.link_budget_model import link_budget_model

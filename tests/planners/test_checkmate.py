@@ -22,7 +22,7 @@ from slackswap.models.schedule import Schedule
 from slackswap.models.traces.profiled_graph import activation_budget_bytes, import_profiled_graph
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import Outcome, Status, registry, run_planner
-from slackswap.planners.checkmate import MODES, Checkmate
+from slackswap.planners.checkmate.planner import MODES, Checkmate
 
 PLANNER = Checkmate()
 every_mode = pytest.mark.parametrize("mode", MODES)
@@ -259,7 +259,8 @@ def test_an_unknown_mode_is_refused() -> None:
 def test_solvers_are_imported_when_they_are_needed() -> None:
     import subprocess
 
-    code = "import sys, slackswap.planners.checkmate; print([m for m in ('pulp', 'highspy', 'ortools') if m in sys.modules])"
+    heavy = "('pulp', 'highspy', 'ortools')"
+    code = f"import sys, slackswap.planners.checkmate.planner; print([m for m in {heavy} if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
 

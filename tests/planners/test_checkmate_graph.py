@@ -12,7 +12,7 @@ from instances import MB, MS, PLAIN_LINK, chain, one_operator, problems, two_lay
 from slackswap.models.event_model import simulate
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
-from slackswap.planners.checkmate_graph import MAX_BUDGET_UNITS, MAX_COST_UNITS, RematerializationGraph
+from slackswap.planners.checkmate.graph import MAX_BUDGET_UNITS, MAX_COST_UNITS, RematerializationGraph
 
 
 def odd_sizes(size_bytes: int, rebuild_s: float = 1 * MS) -> Problem:

@@ -12,11 +12,11 @@ import pytest
 from reference_rematerialization import cheapest_rebuild_s, unit_chain
 
 from slackswap.models.event_model import simulate
-from slackswap.planners.checkmate_finding import Finding
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_intervals import Grid
-from slackswap.planners.checkmate_process import findings_of
-from slackswap.planners.checkmate_schedule import Steps, fits, schedule_of
+from slackswap.planners.checkmate.finding import Finding
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.intervals import Grid
+from slackswap.planners.checkmate.process import findings_of
+from slackswap.planners.checkmate.schedule import Steps, fits, schedule_of
 
 SECONDS = 60.0
 
@@ -77,9 +77,9 @@ AGAINST_BRUTE_FORCE = """
 import math, time
 from hypothesis import HealthCheck, given, settings
 from reference_rematerialization import cheapest_rebuild_s, tight
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_intervals import Intervals
-from slackswap.planners.checkmate_schedule import fits
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.intervals import Intervals
+from slackswap.planners.checkmate.schedule import fits
 
 compared = 0
 

@@ -21,12 +21,12 @@ from slackswap.models.lowering import lower
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
 from slackswap.models.traces.profiled_graph import activation_budget_bytes, import_profiled_graph
-from slackswap.planners.checkmate_finding import Finding
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_milp import StagedModel
-from slackswap.planners.checkmate_refinement import Refinement
-from slackswap.planners.checkmate_schedule import fits, memory_profile, schedule_of, steps_of_stages
-from slackswap.planners.checkmate_stages import Stages, count_columns, every_stage, first_stages
+from slackswap.planners.checkmate.finding import Finding
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.milp import StagedModel
+from slackswap.planners.checkmate.refinement import Refinement
+from slackswap.planners.checkmate.schedule import fits, memory_profile, schedule_of, steps_of_stages
+from slackswap.planners.checkmate.stages import Stages, count_columns, every_stage, first_stages
 from slackswap.planners.linear_solver import Answer, Verdict, solve
 from slackswap.planners.slackswap import RECOMPUTE_ONLY
 
@@ -258,7 +258,7 @@ def test_the_bound_is_the_solvers_and_rounded_up_to_whole_units(monkeypatch: pyt
     def stopped(model: Any, **_: object) -> Answer:
         return replace(solve(model), verdict=Verdict.FEASIBLE, bound=3.2)
 
-    monkeypatch.setattr("slackswap.planners.checkmate_refinement.solve", stopped)
+    monkeypatch.setattr("slackswap.planners.checkmate.refinement.solve", stopped)
     found = refined(graph)
     assert found.steps is not None
     assert (found.bound, graph.rebuild_cost(found.steps)) == (4, 4)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from reference_rematerialization import unit_chain
 
-from slackswap.planners import checkmate_process
-from slackswap.planners.checkmate_finding import Finding
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_process import Child, findings_of
+from slackswap.planners.checkmate import process as checkmate_process
+from slackswap.planners.checkmate.finding import Finding
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.process import Child, findings_of
 
 
 def graph() -> RematerializationGraph:
@@ -79,8 +79,8 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     script.write_text(
         "import os, queue, sys, time\n"
         "from reference_rematerialization import unit_chain\n"
-        "from slackswap.planners.checkmate_graph import RematerializationGraph\n"
-        "from slackswap.planners.checkmate_process import Child\n"
+        "from slackswap.planners.checkmate.graph import RematerializationGraph\n"
+        "from slackswap.planners.checkmate.process import Child\n"
         "graph = RematerializationGraph.of(unit_chain(60), 8)\n"
         "child = Child.start('milp', graph, None, time.monotonic() + 100, {}, queue.SimpleQueue())\n"
         "print(child.process.pid, flush=True)\n"
@@ -113,8 +113,8 @@ def test_the_users_script_is_not_run_again(tmp_path: Path) -> None:
     script.write_text(
         "import time\n"
         "from reference_rematerialization import unit_chain\n"
-        "from slackswap.planners.checkmate_graph import RematerializationGraph\n"
-        "from slackswap.planners.checkmate_process import findings_of\n"
+        "from slackswap.planners.checkmate.graph import RematerializationGraph\n"
+        "from slackswap.planners.checkmate.process import findings_of\n"
         "print('once')\n"
         "graph = RematerializationGraph.of(unit_chain(8), 6)\n"
         "found = list(findings_of(['milp'], graph, None, time.monotonic() + 60, {}))\n"
@@ -130,7 +130,7 @@ def test_the_users_script_is_not_run_again(tmp_path: Path) -> None:
 def test_what_a_solver_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """highspy 1.16.0 prints a banner to stdout that no option stops."""
     noisy = (
-        "import os; from slackswap.planners import checkmate_process as process; solver_of = process.solver_of; "
+        "import os; from slackswap.planners.checkmate import process; solver_of = process.solver_of; "
         "process.solver_of = lambda name: [print('banner', flush=True), os.write(1, b'raw'), solver_of(name)][-1]; "
         "process.main()"
     )

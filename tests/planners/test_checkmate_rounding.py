@@ -12,10 +12,10 @@ from shared_data import shared_file
 
 from slackswap.models.problem import Problem
 from slackswap.models.traces.profiled_graph import activation_budget_bytes, import_profiled_graph
-from slackswap.planners.checkmate_finding import Finding
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_rounding import Rounding
-from slackswap.planners.checkmate_schedule import Steps, fits
+from slackswap.planners.checkmate.finding import Finding
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.rounding import Rounding
+from slackswap.planners.checkmate.schedule import Steps, fits
 
 
 def rounded(graph: RematerializationGraph, known: Steps | None = None) -> Finding:

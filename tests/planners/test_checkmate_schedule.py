@@ -13,8 +13,8 @@ from slackswap.models.legality import check
 from slackswap.models.lowering import lower
 from slackswap.models.plan import KEEP, RECOMPUTE, Plan
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_schedule import (
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.schedule import (
     Life,
     StagePlan,
     lives,

@@ -28,11 +28,11 @@ from slackswap.models.plan import DecisionArray, Plan
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 from slackswap.models.workloads import WORKLOADS
 from slackswap.planners import Outcome, Status, run_planner
-from slackswap.planners import genetic as genetic_module
 from slackswap.planners.exhaustive import Exhaustive, count_plans
-from slackswap.planners.genetic import GA_RANDOM, GA_SEEDED, Genetic
-from slackswap.planners.genetic_operators import Genes, cross, genes_of, mutate, plans_of, random_plans
-from slackswap.planners.genetic_search import Individual, Search, StepFitness, restart_sizes, same_genes, survivors
+from slackswap.planners.genetic import planner as genetic_module
+from slackswap.planners.genetic.operators import Genes, cross, genes_of, mutate, plans_of, random_plans
+from slackswap.planners.genetic.planner import GA_RANDOM, GA_SEEDED, Genetic
+from slackswap.planners.genetic.search import Individual, Search, StepFitness, restart_sizes, same_genes, survivors
 from slackswap.planners.memory_floor import plan_floor_bytes
 
 SLOW_LINK = Link(1e8, 1e8, duplex_factor=1.0, latency_s=0.0)  # 10 ms a tensor
@@ -164,8 +164,8 @@ def test_children_inherit_stretches_or_kinds() -> None:
 
 
 def test_an_exchange_keeps_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slackswap.planners.genetic_operators._MUTATION_SHARES", np.array([1.0, 0, 0, 0]))
-    monkeypatch.setattr("slackswap.planners.genetic_operators._EXCHANGED_ALIKE", 1.0)
+    monkeypatch.setattr("slackswap.planners.genetic.operators._MUTATION_SHARES", np.array([1.0, 0, 0, 0]))
+    monkeypatch.setattr("slackswap.planners.genetic.operators._EXCHANGED_ALIKE", 1.0)
     problem = workload("bert-large")
     genes, rng = genes_of(problem), np.random.default_rng(0)
     sizes = problem.tensor_bytes[genes.tensors]
@@ -418,7 +418,7 @@ def test_ctrl_c_gets_through(planner: Genetic, monkeypatch: pytest.MonkeyPatch) 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("slackswap.planners.genetic_search.Batch.run", interrupt)
+    monkeypatch.setattr("slackswap.planners.genetic.search.Batch.run", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_planner(planner, small_gpt(), int(0.4 * peak_bytes(small_gpt())))
 
@@ -463,9 +463,9 @@ def test_individuals_can_be_copied_and_sent_elsewhere() -> None:
 def test_deap_is_imported_where_a_search_begins_and_no_class_is_created_in_it() -> None:
     code = (
         "import sys\n"
-        "import slackswap.planners.genetic as genetic\n"
+        "import slackswap.planners.genetic.planner as genetic\n"
         "assert not [name for name in sys.modules if name.startswith('deap')]\n"
-        "import slackswap.planners.genetic_search\n"
+        "import slackswap.planners.genetic.search\n"
         "assert 'deap.base' in sys.modules and 'deap.creator' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -473,7 +473,7 @@ def test_deap_is_imported_where_a_search_begins_and_no_class_is_created_in_it() 
 
 @both
 def test_without_deap_the_planner_is_unavailable(planner: Genetic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "slackswap.planners.genetic_search", None)  # so an import of it fails
+    monkeypatch.setitem(sys.modules, "slackswap.planners.genetic.search", None)  # so an import of it fails
     outcome = run_planner(planner, small_gpt(), int(0.4 * peak_bytes(small_gpt())))
     assert (outcome.status, outcome.plan) == (Status.UNAVAILABLE, None)
     assert "DEAP" in outcome.reason

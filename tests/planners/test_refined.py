@@ -16,11 +16,13 @@ from slackswap.models.event_model import peak_bytes, simulate
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 from slackswap.models.workloads import WORKLOADS
-from slackswap.planners import Outcome, Status, refined, refined_search, run_planner
+from slackswap.planners import Outcome, Status, run_planner
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive, count_plans
 from slackswap.planners.memory_floor import plan_floor_bytes
-from slackswap.planners.refined import Refined
+from slackswap.planners.refined import planner as refined
+from slackswap.planners.refined import search as refined_search
+from slackswap.planners.refined.planner import Refined
 from slackswap.planners.slackswap import RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST
 
 QUICK = Refined(evaluation_limit=400)

@@ -14,7 +14,7 @@ from instances import MB, MS, PLAIN_LINK, chain, decisions, problems
 from slackswap.models.event_model import simulate
 from slackswap.models.plan import KEEP, RECOMPUTE, Plan
 from slackswap.models.problem import IntArray, Problem
-from slackswap.planners.refined_columns import (
+from slackswap.planners.refined.columns import (
     BEST,
     RESIDENT,
     SAFE_WORK,
@@ -26,9 +26,9 @@ from slackswap.planners.refined_columns import (
     candidates_of,
     turns,
 )
-from slackswap.planners.refined_numbers import Numbers, best_numbers
-from slackswap.planners.refined_search import Searcher
-from slackswap.planners.refined_start import starts
+from slackswap.planners.refined.numbers import Numbers, best_numbers
+from slackswap.planners.refined.search import Searcher
+from slackswap.planners.refined.start import starts
 
 any_problem = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 

@@ -16,7 +16,7 @@ from slackswap.models.event_model.buffers import buffers_of
 from slackswap.models.plan import DecisionArray
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
 from slackswap.planners.protocol import Improvement
-from slackswap.planners.refined_columns import (
+from slackswap.planners.refined.columns import (
     BEST,
     EVALUATIONS,
     STARTED,
@@ -25,8 +25,8 @@ from slackswap.planners.refined_columns import (
     new_chain,
     saved_per_byte_s,
 )
-from slackswap.planners.refined_kernel import CLEARLY, anneal
-from slackswap.planners.refined_start import starts
+from slackswap.planners.refined.kernel import CLEARLY, anneal
+from slackswap.planners.refined.start import starts
 
 # Temperatures in ideal steps: a cycle begins warm and ends cold. Once the starts are used up, some begin hot, and hotter after
 # each cycle that found nothing.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_schedule import StagePlan, lives
-from slackswap.planners.checkmate_stages import Stages
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.schedule import StagePlan, lives
+from slackswap.planners.checkmate.stages import Stages
 
 if TYPE_CHECKING:
     import pulp

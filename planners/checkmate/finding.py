@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from slackswap.planners.checkmate_schedule import Steps
+from slackswap.planners.checkmate.schedule import Steps
 
 
 class Finding(NamedTuple):

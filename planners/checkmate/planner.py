@@ -14,13 +14,13 @@ from slackswap.models.event_model import simulate
 from slackswap.models.lowering import lower
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_known import Known
-from slackswap.planners.checkmate_process import findings_of
-from slackswap.planners.checkmate_refinement import FIRST_COLUMNS, Refinement
-from slackswap.planners.checkmate_rounding import Rounding
-from slackswap.planners.checkmate_seeds import PlanSearch, rebuild_everything, seed_plans
-from slackswap.planners.checkmate_stages import Stages, count_columns, first_stages
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.known import Known
+from slackswap.planners.checkmate.process import findings_of
+from slackswap.planners.checkmate.refinement import FIRST_COLUMNS, Refinement
+from slackswap.planners.checkmate.rounding import Rounding
+from slackswap.planners.checkmate.seeds import PlanSearch, rebuild_everything, seed_plans
+from slackswap.planners.checkmate.stages import Stages, count_columns, first_stages
 from slackswap.planners.infeasibility import Infeasibility
 from slackswap.planners.memory_floor import memory_floor
 from slackswap.planners.protocol import Outcome, Status, Supports

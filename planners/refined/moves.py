@@ -7,8 +7,8 @@ import numpy as np
 from slackswap.models.compilation import compiled_part
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP
 from slackswap.models.problem import FloatArray
-from slackswap.planners.refined_columns import CURSOR, LOGGED, SLACK, SPARE, STALL, Candidates, Chain
-from slackswap.planners.refined_turn import decide, look_at_turn
+from slackswap.planners.refined.columns import CURSOR, LOGGED, SLACK, SPARE, STALL, Candidates, Chain
+from slackswap.planners.refined.turn import decide, look_at_turn
 
 # Shares of the moves; what is left repacks the link.
 FLIP, WITHIN_GROUP, EXCHANGE, EJECT = 0.2, 0.2, 0.3, 0.24

@@ -14,7 +14,7 @@ import numpy as np
 from slackswap.models.plan import KEEP, SWAP, DecisionArray
 from slackswap.models.problem import BoolArray, IntArray, Problem
 
-# Shares of the mutations; the measurements behind them are in `slackswap.planners.genetic`.
+# Shares of the mutations; the measurements behind them are in `slackswap.planners.genetic.planner`.
 EXCHANGE, FLIP, RUN, BLOCK = range(4)
 _MUTATION_SHARES = np.array([8.0, 2.0, 3.0, 1.5])
 _STOP_MUTATING, _MOST_MUTATIONS = 0.6, 4  # chance to stop after each mutation

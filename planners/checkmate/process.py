@@ -18,13 +18,13 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
-from slackswap.planners.checkmate_finding import Finding, Report
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_schedule import Steps
+from slackswap.planners.checkmate.finding import Finding, Report
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.schedule import Steps
 
 # A child is to stop by itself before its time is over, so that its last word arrives: this share of it before, at most so long.
 _GRACE_SHARE, _GRACE_MOST_S = 0.05, 2.0
-_COMMAND = "from slackswap.planners.checkmate_process import main; main()"
+_COMMAND = "from slackswap.planners.checkmate.process import main; main()"
 
 
 class Solver(Protocol):
@@ -37,9 +37,9 @@ class Solver(Protocol):
 
 def solver_of(name: str) -> Callable[..., Solver]:
     """Return the class of a solver by the name of its mode."""
-    from slackswap.planners.checkmate_intervals import Intervals
-    from slackswap.planners.checkmate_refinement import Refinement
-    from slackswap.planners.checkmate_rounding import Rounding
+    from slackswap.planners.checkmate.intervals import Intervals
+    from slackswap.planners.checkmate.refinement import Refinement
+    from slackswap.planners.checkmate.rounding import Rounding
 
     solvers: Mapping[str, Callable[..., Solver]] = {
         "milp": Refinement,

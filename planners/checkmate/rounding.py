@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from slackswap.planners.checkmate_finding import Finding, Report
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_milp import StagedModel
-from slackswap.planners.checkmate_schedule import Steps, fits, steps_of_stages, without_waste
-from slackswap.planners.checkmate_stages import first_stages
+from slackswap.planners.checkmate.finding import Finding, Report
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.milp import StagedModel
+from slackswap.planners.checkmate.schedule import Steps, fits, steps_of_stages, without_waste
+from slackswap.planners.checkmate.stages import first_stages
 from slackswap.planners.linear_solver import Answer, Verdict, solve
 
 # The relaxation is solved with some of the budget in reserve, since rounding needs more; less where none of it fits.

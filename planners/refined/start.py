@@ -14,8 +14,8 @@ import numpy as np
 
 from slackswap.models.plan import KEEP, RECOMPUTE, SWAP, DecisionArray
 from slackswap.models.problem import IntArray, Problem
-from slackswap.planners.refined_columns import Candidates, saved_per_byte_s
-from slackswap.planners.refined_numbers import Numbers, best_numbers
+from slackswap.planners.refined.columns import Candidates, saved_per_byte_s
+from slackswap.planners.refined.numbers import Numbers, best_numbers
 
 FIRST_COPIES = 5  # how many candidates are tried as the one whose copy starts the link
 MOST_LEADERS = 4  # copies chosen one by one so that the link does not fall idle again

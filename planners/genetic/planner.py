@@ -14,7 +14,7 @@ from slackswap.models.plan import DecisionArray, Plan
 from slackswap.models.problem import Problem
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive, count_plans
-from slackswap.planners.genetic_operators import genes_of
+from slackswap.planners.genetic.operators import genes_of
 from slackswap.planners.protocol import Outcome, Planner, Status, Supports, without_search
 from slackswap.planners.slackswap import RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST
 from slackswap.planners.superneurons import SuperNeurons
@@ -22,7 +22,7 @@ from slackswap.planners.swapadvisor import SwapAdvisor
 from slackswap.planners.vdnn import VDNN
 
 if TYPE_CHECKING:
-    from slackswap.planners.genetic_search import Search
+    from slackswap.planners.genetic.search import Search
 
 # A problem with no more plans than this is tried whole (in 40 ms): a search would score as many.
 SMALL = 3**9
@@ -85,7 +85,7 @@ class Genetic:
             if whole.status is Status.OPTIMAL:
                 return whole
         try:
-            from slackswap.planners.genetic_search import Search
+            from slackswap.planners.genetic.search import Search
         except ImportError:
             return Outcome(Status.UNAVAILABLE, reason="DEAP is not installed")
         search = Search(

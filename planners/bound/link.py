@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slackswap.models.problem import FloatArray
-from slackswap.planners.bound_model import BoundModel, Terms
+from slackswap.planners.bound.model import BoundModel, Terms
 
 if TYPE_CHECKING:
     import pulp

@@ -35,8 +35,8 @@ import numpy as np
 
 from slackswap.models.plan import RECOMPUTE, SWAP, DecisionArray
 from slackswap.models.problem import IntArray
-from slackswap.planners.bound_chains import Chains, find_chains
-from slackswap.planners.bound_facts import BoundFacts
+from slackswap.planners.bound.chains import Chains, find_chains
+from slackswap.planners.bound.facts import BoundFacts
 
 if TYPE_CHECKING:
     import pulp

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slackswap.models.problem import FloatArray, IntArray
-from slackswap.planners.bound_facts import BoundFacts
+from slackswap.planners.bound.facts import BoundFacts
 
 FIRST_PRODUCERS, LAST_PRODUCERS = 6, 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from slackswap.planners.bound_facts import BoundFacts
+from slackswap.planners.bound.facts import BoundFacts
 
 MAX_CHAIN = 64  # tensors told apart at one operator; without the rest the bound is weaker, not wrong
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slackswap.planners.checkmate_finding import Finding, Report
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_milp import StagedModel
-from slackswap.planners.checkmate_schedule import Steps, fits, steps_of_stages, without_waste
-from slackswap.planners.checkmate_stages import Stages, count_columns, first_stages
+from slackswap.planners.checkmate.finding import Finding, Report
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.milp import StagedModel
+from slackswap.planners.checkmate.schedule import Steps, fits, steps_of_stages, without_waste
+from slackswap.planners.checkmate.stages import Stages, count_columns, first_stages
 from slackswap.planners.linear_solver import Answer, Verdict, solve
 
 # Few columns first: what is solved in seconds with 4,000 of them can take minutes with 40,000, for a looser relaxation.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slackswap.planners.bound_model import SLACK, BoundModel, Terms
+from slackswap.planners.bound.model import SLACK, BoundModel, Terms
 
 if TYPE_CHECKING:
     import pulp

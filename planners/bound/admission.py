@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slackswap.planners.bound_model import SLACK, BoundModel, TensorClass, Terms
+from slackswap.planners.bound.model import SLACK, BoundModel, TensorClass, Terms
 
 if TYPE_CHECKING:
     import pulp

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_schedule import Steps, memory_profile
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.schedule import Steps, memory_profile
 
 # Operators to either side: of those the one that needs most is looked at first, since the others often follow.
 _FIRST_WINDOW, _REFINED_WINDOW = 3, 3

@@ -11,9 +11,9 @@ from slackswap.models.lowering import lower
 from slackswap.models.plan import Plan
 from slackswap.models.problem import Problem
 from slackswap.models.schedule import Schedule
-from slackswap.planners.checkmate_finding import Finding
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_schedule import Steps, schedule_of, without_waste
+from slackswap.planners.checkmate.finding import Finding
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.schedule import Steps, schedule_of, without_waste
 from slackswap.planners.infeasibility import Infeasibility
 from slackswap.planners.protocol import Improvement, Outcome, Status, infeasible
 

@@ -15,9 +15,9 @@ from slackswap.models.problem import Problem
 from slackswap.planners.checkpoint import Checkpoint
 from slackswap.planners.exhaustive import Exhaustive, count_plans
 from slackswap.planners.protocol import Improvement, Outcome, Status, Supports, without_search
-from slackswap.planners.refined_columns import Candidates, candidates_of, turns
-from slackswap.planners.refined_search import Limits, Search, Searcher, compile_search
-from slackswap.planners.refined_start import starts
+from slackswap.planners.refined.columns import Candidates, candidates_of, turns
+from slackswap.planners.refined.search import Limits, Search, Searcher, compile_search
+from slackswap.planners.refined.start import starts
 from slackswap.planners.slackswap import RECOMPUTE_ONLY, SLACKSWAP, SWAP_FIRST, TwoPasses
 
 COUNTABLE = 3**9  # plans: fewer are all simulated

@@ -6,7 +6,7 @@ operator. A stay begins at a place of its tensor and ends after a place that rea
 formulation B; with two (the default), a tensor is rebuilt at most once.
 
 OR-Tools and highspy each bring a HiGHS of their own, and the second of them to be imported into a process fails. So this
-module runs in a process of its own (`checkmate_process`).
+module runs in a process of its own (`process`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from slackswap.planners.checkmate_finding import Finding, Report
-from slackswap.planners.checkmate_graph import RematerializationGraph
-from slackswap.planners.checkmate_schedule import Life, Steps, fits, lives, pruned, without_waste
+from slackswap.planners.checkmate.finding import Finding, Report
+from slackswap.planners.checkmate.graph import RematerializationGraph
+from slackswap.planners.checkmate.schedule import Life, Steps, fits, lives, pruned, without_waste
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model

@@ -19,7 +19,7 @@ from slackswap.models.event_model.kernel.iteration import run_iteration
 from slackswap.models.event_model.kernel.lowering import lower
 from slackswap.models.plan import RECOMPUTE
 from slackswap.models.problem import FloatArray
-from slackswap.planners.refined_columns import (
+from slackswap.planners.refined.columns import (
     BEST,
     BEYOND,
     CURSOR,
@@ -41,8 +41,8 @@ from slackswap.planners.refined_columns import (
     Candidates,
     Chain,
 )
-from slackswap.planners.refined_moves import MOST_CHANGED, draw, move, take_back
-from slackswap.planners.refined_turn import look_at_turn
+from slackswap.planners.refined.moves import MOST_CHANGED, draw, move, take_back
+from slackswap.planners.refined.turn import look_at_turn
 
 MOST_PATIENCE = 32
 DOES_NOT_FIT = 100.0  # ideal steps: beyond any plan that fits

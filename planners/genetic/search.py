@@ -20,7 +20,7 @@ from slackswap.models.event_model.batch import Batch
 from slackswap.models.event_model.kernel import columns as at
 from slackswap.models.plan import DecisionArray, Plan, decision_array
 from slackswap.models.problem import IntArray, Problem
-from slackswap.planners.genetic_operators import Genes, cross, mutate, plans_of, random_plans
+from slackswap.planners.genetic.operators import Genes, cross, mutate, plans_of, random_plans
 from slackswap.planners.protocol import Improvement
 
 _HALL_OF_FAME = 20

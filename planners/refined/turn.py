@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slackswap.models.compilation import compiled_part
 from slackswap.models.plan import RECOMPUTE, SWAP
-from slackswap.planners.refined_columns import RESIDENT, SLACK, SPARE, STALL, WORK, Candidates, Chain
+from slackswap.planners.refined.columns import RESIDENT, SLACK, SPARE, STALL, WORK, Candidates, Chain
 
 MISSING_BYTE = 10.0  # as bad as so many bytes that have to be copied
 

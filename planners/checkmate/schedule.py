@@ -13,7 +13,7 @@ import numpy as np
 
 from slackswap.models.problem import IntArray, Problem
 from slackswap.models.schedule import Schedule
-from slackswap.planners.checkmate_graph import RematerializationGraph
+from slackswap.planners.checkmate.graph import RematerializationGraph
 
 Steps = list[int]
 

@@ -1,0 +1,1 @@
+"""Genetic search over plans with DEAP, seeded or random."""

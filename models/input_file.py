@@ -66,15 +66,15 @@ def read_input_chunks(path: Path | str, *, limit_bytes: int = DEFAULT_LIMIT_BYTE
         raise InputError("is empty", source=source)
 
 
-def gunzip_bytes(raw: bytes, source: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
-    """Return the unpacked content of gzip bytes that are in memory already.
+def gunzip_chunks(raw: Iterator[bytes], source: str, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[bytes]:
+    """Yield the unpacked content of a gzip stream, such as a file inside of an archive.
 
     Raises
     ------
     InputError
-        The data is torn, corrupt or too large.
+        The data is torn, corrupt or too large, when that place is reached.
     """
-    return b"".join(_gunzip(raw, iter(()), source, limit_bytes))
+    return _gunzip(next(raw, b""), raw, source, limit_bytes)
 
 
 def read_input_start(path: Path | str, n_bytes: int = 4096) -> bytes:

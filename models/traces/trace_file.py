@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from slackswap.hardware.input_error import InputError
 from slackswap.models.input_file import (
     DEFAULT_LIMIT_BYTES,
     GZIP_MAGIC,
-    gunzip_bytes,
+    gunzip_chunks,
     read_input_bytes,
     read_input_chunks,
     read_input_start,
@@ -177,10 +178,7 @@ class _ChunkStream(io.RawIOBase):
 
 
 def _member_chunks(stream: IO[bytes], source: str) -> Iterator[bytes]:
-    first = stream.read(_PIECE_BYTES)
-    if first.startswith(GZIP_MAGIC):  # a gzip file inside of an archive
-        yield gunzip_bytes(first + stream.read(), source)
-        return
-    while first:
-        yield first
-        first = stream.read(_PIECE_BYTES)
+    pieces = iter(lambda: stream.read(_PIECE_BYTES), b"")
+    first = next(pieces, b"")
+    whole = itertools.chain([first], pieces)
+    yield from gunzip_chunks(whole, source) if first.startswith(GZIP_MAGIC) else whole

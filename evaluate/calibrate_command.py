@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from slackswap.evaluate.command_options import positive_seconds
+from slackswap.evaluate.command_output import check_outputs, write_output
 from slackswap.hardware.gpu import DTYPE_BYTES
 from slackswap.hardware.input_error import InputError
 
@@ -59,7 +59,6 @@ def calibrate(
     from slackswap.hardware.calibration import measure
     from slackswap.hardware.calibration_device import cuda_device, cuda_name
     from slackswap.hardware.hardware_file import hardware_toml
-    from slackswap.models.atomic_file import write_atomically
 
     _check_output(output)
     given = _peaks_given(peak_tflops), _bandwidth_given(memory_gb_per_s)
@@ -72,18 +71,14 @@ def calibrate(
     today = datetime.now(UTC).date().isoformat()
     hardware = hardware_of(calibration, peaks, name=machine, date=today)
     if output is not None:
-        write_atomically(Path(output), hardware_toml(hardware).encode())
+        write_output(output, hardware_toml(hardware))
         click.echo(f"hardware written to {output}", err=True)
 
 
 def _check_output(output: str | None) -> None:
-    from slackswap.models.atomic_file import check_writable
-
-    if output is None:
-        return
-    if not output.endswith(".toml"):
+    if output is not None and not output.endswith(".toml"):
         raise InputError("ends in .toml, so that --hardware knows it for a file", source="-o", place=output)
-    check_writable(output)
+    check_outputs(output)
 
 
 def _machine_name(name: str | None, device_name: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slackswap.evaluate.command_options import HARDWARE
+from slackswap.evaluate.command_output import check_outputs
 
 if TYPE_CHECKING:
     from slackswap.models.traces.capture import Device
@@ -36,12 +37,10 @@ def capture(target: str, device: Device, hardware: str | None, steps: int, warmu
     """
     from slackswap.evaluate.problem_report import print_problem
     from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
-    from slackswap.models.atomic_file import check_writable
     from slackswap.models.problem_file import write_problem
     from slackswap.models.traces.capture import capture as run
 
-    if output is not None:
-        check_writable(output)
+    check_outputs(output)
     problem = run(
         target,
         device=device,

@@ -16,7 +16,16 @@ import click
 
 from slackswap.evaluate.calibrate_command import calibrate
 from slackswap.evaluate.capture_command import capture
-from slackswap.evaluate.command_options import CSV, HARDWARE, JSON, PLANNERS, SEED, positive_seconds, time_limit_of
+from slackswap.evaluate.command_options import (
+    BOUND,
+    CSV,
+    HARDWARE,
+    JSON,
+    PLANNERS,
+    SEED,
+    positive_seconds,
+    time_limit_of,
+)
 from slackswap.evaluate.command_output import check_outputs, write_output
 from slackswap.evaluate.problem_command import problem
 from slackswap.evaluate.report_command import report
@@ -27,8 +36,6 @@ from slackswap.evaluate.sweep_command import sweep
 from slackswap.hardware.input_error import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from slackswap.evaluate.results import Result
 
 NO_PLAN_FITS, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -101,9 +108,7 @@ def cli() -> None:
 @click.option("--budget", default="0.7,0.5,0.3", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
 @PLANNERS
 @time_limit_of(0.5)
-@click.option(
-    "--bound/--no-bound", default=True, help="Whether to certify a lower bound for each budget, for the gaps."
-)
+@BOUND
 @SEED
 @JSON
 @CSV
@@ -124,7 +129,7 @@ def shootout(
     """
     from slackswap.evaluate.bounds import certified_bound_s
     from slackswap.evaluate.budget import parse_budgets
-    from slackswap.evaluate.progress import Progress, shown_at_work
+    from slackswap.evaluate.progress import Progress, collect, shown_at_work
     from slackswap.evaluate.results import to_csv, to_json_lines
     from slackswap.evaluate.shootout import shootout as run
     from slackswap.evaluate.sources import DEFAULT_SOURCES, load_source
@@ -145,7 +150,7 @@ def shootout(
             bound=certified_bound_s if bound else None,
             announce=progress.announce,
         )
-        finished = _collect(cells, results)
+        finished = collect(cells, results.extend)
     rows = [result.row for result in results]
     write_output(json_path, to_json_lines(rows))
     write_output(csv_path, to_csv(rows))
@@ -153,16 +158,6 @@ def shootout(
         _print_tables(results)
     if not finished:
         raise KeyboardInterrupt
-
-
-def _collect(cells: Iterator[list[Result]], results: list[Result]) -> bool:
-    """Gather results as they come; an interruption keeps those that are finished. Return whether all are."""
-    try:
-        for cell in cells:
-            results.extend(cell)
-    except KeyboardInterrupt:
-        return False
-    return True
 
 
 def _print_tables(results: list[Result]) -> None:
@@ -196,6 +191,7 @@ def plan(
 ) -> None:
     """Plan one SOURCE within one budget; write the plan with -o."""
     from slackswap.evaluate.budget import parse_budgets
+    from slackswap.evaluate.progress import collect
     from slackswap.evaluate.report import stored_planner
     from slackswap.evaluate.shootout import shootout as run
     from slackswap.evaluate.sources import load_source
@@ -210,7 +206,7 @@ def plan(
         )
     problem = load_source(source, hardware)
     results: list[Result] = []
-    if not _collect(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit, bound=None), results):
+    if not collect(run([problem], budgets, planners, seed=seed, time_limit_s=time_limit, bound=None), results.extend):
         raise KeyboardInterrupt
     (result,) = results
     _print_tables([result])
@@ -246,7 +242,7 @@ def gap(
     from slackswap.evaluate.budget import parse_budgets
     from slackswap.evaluate.gap import COLUMNS, draw_gaps, gap_rows, gap_table, measure_gaps
     from slackswap.evaluate.gap_figure import check_figure_path
-    from slackswap.evaluate.progress import Progress
+    from slackswap.evaluate.progress import Progress, collect
     from slackswap.evaluate.report import explain_infeasibility, print_table
     from slackswap.evaluate.results import to_csv, to_json_lines
     from slackswap.evaluate.sources import load_source
@@ -262,7 +258,7 @@ def gap(
     results: list[Result] = []
     with Progress(len(planners) + 1) as progress:
         cells = measure_gaps(problem, budgets[0], planners, seed, time_limit, progress.announce)
-        finished = _collect(cells, results)
+        finished = collect(cells, results.extend)
     rows = gap_rows(results)
     write_output(json_path, to_json_lines(rows))
     write_output(csv_path, to_csv(rows, COLUMNS))

@@ -48,3 +48,6 @@ TIMES = click.option(
     show_default=True,
     help="Operator times of an execution trace that has none: from the roofline of --hardware.",
 )
+BOUND = click.option(
+    "--bound/--no-bound", default=True, help="Whether to certify a lower bound for each budget, for the gaps."
+)

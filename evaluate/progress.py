@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from slackswap.evaluate.results import printable
 
 if TYPE_CHECKING:
     from slackswap.models.problem import Problem
+
+Item = TypeVar("Item")
 
 
 @contextmanager
@@ -24,6 +26,16 @@ def shown_at_work(what: str) -> Iterator[None]:
         return
     with console.status(printable(what)):
         yield
+
+
+def collect(items: Iterable[Item], keep: Callable[[Item], object]) -> bool:
+    """Keep items as they come; an interruption keeps those that are finished. Return whether all are."""
+    try:
+        for item in items:
+            keep(item)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
 class Progress:

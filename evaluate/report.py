@@ -85,11 +85,15 @@ def score_stored_plan(problem: Problem, path: str, policy: str | None) -> Result
     if policy is not None and policy not in POLICIES:
         raise InputError(f"'{policy}' is not a runtime policy: use {', '.join(POLICIES)}", source="--policy")
     stored = read_plan(path, problem)
-    known = registry().get(stored.planner.name)
-    runs_under = policy or (known.policy if known else "default")
-    planner = _StoredPlanner(stored.planner.name, runs_under)
+    planner = _StoredPlanner(stored.planner.name, policy or policy_of(stored.planner.name))
     outcome = Outcome(Status.FEASIBLE, stored.plan, seconds=stored.planner.seconds or 0.0, seed=stored.planner.seed)
     return judge(problem, stored.budget_bytes, peak_bytes(problem), planner, outcome)
+
+
+def policy_of(planner: str) -> str:
+    """Return the runtime policy that a planner's plans are made for, by its name; the default one of an unknown planner."""
+    known = registry().get(planner)
+    return known.policy if known else "default"
 
 
 def catalog_table(what: str) -> Table:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from slackswap.evaluate.command_options import HARDWARE, PLANNERS, SEED, time_limit_of
+from slackswap.evaluate.command_options import BOUND, HARDWARE, PLANNERS, SEED, time_limit_of
 from slackswap.evaluate.command_output import check_outputs, write_output
 from slackswap.hardware.input_error import InputError
 
@@ -32,9 +32,7 @@ _OF_A_RUN = ("sources", "hardware", "budget", "planner", "time_limit", "bound", 
 @click.option("--budget", default="70%,50%,30%", show_default=True, metavar="B,...", help="Budgets, comma-separated.")
 @PLANNERS
 @time_limit_of(0.5)
-@click.option(
-    "--bound/--no-bound", default=True, help="Whether to certify a lower bound for each budget, for the gaps."
-)
+@BOUND
 @SEED
 @click.option(
     "--timeline",
@@ -124,7 +122,7 @@ def _of_run(
     from slackswap.evaluate.budget import parse_budgets
     from slackswap.evaluate.html_report import Report, chosen_timelines, machine_facts, run_facts
     from slackswap.evaluate.html_report_rows import reported_results
-    from slackswap.evaluate.progress import Progress, shown_at_work
+    from slackswap.evaluate.progress import Progress, collect, shown_at_work
     from slackswap.evaluate.shootout import shootout
     from slackswap.evaluate.sources import DEFAULT_SOURCES, load_source
     from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
@@ -137,7 +135,7 @@ def _of_run(
     with shown_at_work("reading the sources"):
         problems = [load_source(name, hardware) for name in names]
     results: list[Result] = []
-    finished, total = True, len(names) * len(budgets) * len(planners)
+    total = len(names) * len(budgets) * len(planners)
     with Progress(total + bound * len(names) * len(budgets)) as progress:
         cells = shootout(
             problems,
@@ -148,11 +146,7 @@ def _of_run(
             bound=certified_bound_s if bound else None,
             announce=progress.announce,
         )
-        try:
-            for cell in cells:
-                results.extend(cell)
-        except KeyboardInterrupt:
-            finished = False
+        finished = collect(cells, results.extend)
     reported = reported_results(results)
     remarks = [] if finished else [f"Interrupted: {len(results)} of {total} runs are finished."]
     limits = f"{time_limit_s:g} s for each plan of a planner that searches, on the machine that made this page"

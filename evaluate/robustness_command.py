@@ -60,7 +60,7 @@ def robustness(
     iteration's own ideal step over its step: a slower GPU is not the plan's fault.
     """
     from slackswap.evaluate.budget import parse_budgets
-    from slackswap.evaluate.progress import Progress, shown_at_work
+    from slackswap.evaluate.progress import Progress, collect, shown_at_work
     from slackswap.evaluate.robustness import Conditions
     from slackswap.evaluate.robustness import robustness as run
     from slackswap.evaluate.sources import load_source
@@ -87,7 +87,7 @@ def robustness(
             time_limit_s=time_limit,
             announce=progress.announce,
         )
-        finished = _collect(plans, replayed)
+        finished = collect(plans, replayed.append)
     written.write(replayed)
     if not finished:
         raise KeyboardInterrupt
@@ -109,15 +109,6 @@ def parse_shares(text: str, option: str) -> list[float]:
             raise InputError(f"'{part}' is no share: write a fraction from 0 to 1 (0.05), or 5%", source=option)
         shares += [share] if part else []
     return list(dict.fromkeys(shares))
-
-
-def _collect(plans: Iterator[Replayed], replayed: list[Replayed]) -> bool:
-    """Gather planners as they are done; an interruption keeps those that are. Return whether all are."""
-    try:
-        replayed.extend(plans)
-    except KeyboardInterrupt:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,10 @@ def _timeline_writer(path: str) -> Callable[[str, Score], None]:
 
 def _with_timeline(result: Result, policy: str | None) -> Score:
     """Return the score again, with its timeline, under the policy that it was scored under."""
+    from slackswap.evaluate.report import policy_of
     from slackswap.models.event_model import simulate
-    from slackswap.planners import registry
 
-    known = registry().get(result.row.planner)
-    runs_under = policy or (known.policy if known else "default")
+    runs_under = policy or policy_of(result.row.planner)
     if result.outcome.plan is None:
         raise InputError("holds no plan", source=result.row.planner)
     return simulate(result.problem, result.outcome.plan, result.row.budget_bytes, policy=runs_under, timeline=True)

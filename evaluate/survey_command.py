@@ -31,7 +31,7 @@ def survey(
 ) -> None:
     """Run every planner on every trace among files and folders; show one page of Markdown."""
     from slackswap.evaluate.budget import parse_budgets
-    from slackswap.evaluate.progress import Progress, shown_at_work
+    from slackswap.evaluate.progress import Progress, collect, shown_at_work
     from slackswap.evaluate.survey import Surveyed, import_everything, markdown
     from slackswap.evaluate.survey import survey as run
     from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
@@ -43,14 +43,9 @@ def survey(
     with shown_at_work("reading traces"):
         imported, refused = import_everything(paths, machine, roofline=times == "roofline")
     surveyed: list[Surveyed] = []
-    finished = True
     with Progress(len(imported) * len(budgets) * (len(planners) + 1)) as progress:
-        try:
-            surveyed.extend(
-                run(imported, budgets, planners, seed=seed, time_limit_s=time_limit, announce=progress.announce)
-            )
-        except KeyboardInterrupt:
-            finished = False
+        pages = run(imported, budgets, planners, seed=seed, time_limit_s=time_limit, announce=progress.announce)
+        finished = collect(pages, surveyed.append)
     named = " ".join(Path(path).name for path in paths)
     command = f"slackswap survey {named} --budget {budget} --times {times} --time-limit {time_limit:g}"
     write_output(output or "-", markdown(surveyed, refused, hardware=machine, command=command))

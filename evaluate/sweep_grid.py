@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +45,7 @@ from slackswap.evaluate.sweeps import Case, Parameter
 from slackswap.hardware import DEFAULT_HARDWARE, load_hardware
 from slackswap.hardware.catalog import catalog
 from slackswap.hardware.input_error import InputError
+from slackswap.hardware.toml_document import parse_toml
 from slackswap.models.input_file import read_input_bytes
 from slackswap.models.problem import Problem
 from slackswap.models.workloads import WORKLOADS
@@ -79,7 +79,7 @@ def read_grid(path: Path | str) -> Grid:
     """
     source = Path(path)
     try:
-        axes = _axes(_document(source), source.parent)
+        axes = _axes(parse_toml(read_input_bytes(source, limit_bytes=MAX_FILE_BYTES)), source.parent)
         problems: dict[str, PackedProblem] = {}
         cases = tuple(case for one in axes.problems for case in _cases(one, axes, problems))
         return Grid(cases, problems)
@@ -264,17 +264,6 @@ def _machine(value: object, place: str, folder: Path) -> tuple[str, str]:
     except InputError as error:
         raise InputError(str(error), place=place) from None
     return name, label
-
-
-def _document(path: Path) -> dict[str, Any]:
-    content = read_input_bytes(path, limit_bytes=MAX_FILE_BYTES)
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8", place=f"line {line}") from None
-    except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
-        raise InputError(f"is not TOML: {error}") from None
 
 
 def _axis(

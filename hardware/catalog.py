@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from slackswap.hardware.gpu import Gpu
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
+from slackswap.hardware.toml_document import parse_toml
 
 Part = TypeVar("Part", Gpu, Link)
 
@@ -89,7 +89,7 @@ def _looks_like_path(text: str) -> bool:
 
 def _read_machines(path: Path) -> dict[str, Hardware]:
     try:
-        document = _parse(_read(path))
+        document = parse_toml(_read(path))
         if not document:
             raise InputError("describes no machine: give a table [name] with tables gpu and link")
         return {name: _hardware(name, value) for name, value in document.items()}
@@ -110,16 +110,6 @@ def _read(path: Path) -> bytes:
     if len(content) > MAX_FILE_BYTES:
         raise InputError(f"has more than {MAX_FILE_BYTES} bytes: is this a description of hardware?")
     return content
-
-
-def _parse(content: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError("is not UTF-8", place=f"line {line}") from None
-    except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
-        raise InputError(f"is not TOML: {error}") from None
 
 
 def _hardware(name: str, value: object) -> Hardware:

@@ -44,9 +44,10 @@ def import_traces(
     found = _recognised(paths)
     kinds = [kind for _, kind in found]
     if len(found) == len(_PAIR) and set(kinds) == _PAIR:
-        from slackswap.models.traces.pytorch.pair import import_pytorch
+        from slackswap.models.traces.pytorch.pair import import_pair
 
-        problem = import_pytorch([file for file, _ in found], link=link)
+        by_kind = {kind: file for file, kind in found}
+        problem = import_pair(by_kind["execution trace"], by_kind["Kineto trace"], link=link)
     elif len(found) > 1:
         shown = "; ".join(f"{file.source} ({kind})" for file, kind in found[:4])
         raise InputError(
@@ -112,10 +113,11 @@ def _importers() -> dict[TraceKind, Callable[..., Problem]]:
 
 def _with_remarks(problem: Problem) -> Problem:
     """Add to the declared warnings what every imported problem is examined for."""
+    from slackswap.models.traces.derivation import KEY
     from slackswap.models.traces.plausibility import remarks_on
 
-    derivation = problem.metadata.get("derivation")
+    derivation = problem.metadata.get(KEY)
     if not isinstance(derivation, dict):
         return problem
     warnings = [*derivation.get("warnings", ()), *remarks_on(problem)]
-    return replace(problem, metadata={**problem.metadata, "derivation": {**derivation, "warnings": warnings}})
+    return replace(problem, metadata={**problem.metadata, KEY: {**derivation, "warnings": warnings}})

@@ -16,7 +16,7 @@ from slackswap.hardware.link import Link
 from slackswap.models.problem import Problem
 from slackswap.models.traces.chakra_calls import Call, ChakraTrace, gather_calls, nodes_of
 from slackswap.models.traces.chakra_protobuf import COMMUNICATION_TYPES, ChakraNode, looks_like_chakra
-from slackswap.models.traces.derivation import Derivation, Dropped, exact, rebuild_costs
+from slackswap.models.traces.derivation import KEY, Derivation, Dropped, exact, rebuild_costs
 from slackswap.models.traces.operator_kind import is_collective
 from slackswap.models.traces.pytorch.execution_trace import (
     ACCUMULATE_GRAD,
@@ -81,7 +81,7 @@ def import_chakra(file: TraceFile | Path | str, *, link: Link, kernel_outputs: b
     except InputError as error:
         raise InputError(f"gives no valid problem: {error}", source=file.source) from None
     derivation = _derivation(problem, trace, times.dropped, unborn)
-    return replace(problem, metadata={**problem.metadata, "derivation": derivation.as_metadata()})
+    return replace(problem, metadata={**problem.metadata, KEY: derivation.as_metadata()})
 
 
 def _refuse_what_lacks_a_fact(trace: ChakraTrace, nodes: Sequence[Node], source: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from slackswap.hardware.input_error import InputError
 from slackswap.models.problem import MAX_TOTAL_BYTES
+from slackswap.models.traces.pytorch.execution_trace import TENSOR_FIELDS
 from slackswap.models.traces.trace_file import TraceFile
 
 # et_def.proto, NodeType: communication of a node, as sender, as receiver, or collectively.
@@ -24,7 +25,6 @@ _FIXED_WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 _MAX_MESSAGE_BYTES = 16 << 20
 _MAX_DEPTH = 64
 _MAX_VARINT_BYTES = 10
-_TENSOR_FIELDS = 6
 # et_def.proto, AttributeProto: which member of `value` a field is.
 _SIGNED, _UNSIGNED, _ZIGZAG, _BOOLEAN, _STRING = {7, 9}, {11, 13}, {15, 17}, 27, 29
 # What a Node starts with: its id, or, where that is 0 and so left out, its name.
@@ -188,7 +188,7 @@ def _scalar(kind: str | None, word: str) -> int | str | None:
 def _tensor(values: list[int | str | None]) -> Iterator[RecordedTensor]:
     """Yield the tensor that a list of plain values stands for, if it is one and is defined."""
     device, numbers = values[-1] if values else None, [value for value in values[:-1] if isinstance(value, int)]
-    if len(values) != _TENSOR_FIELDS or not isinstance(device, str) or len(numbers) < _TENSOR_FIELDS - 1:
+    if len(values) != TENSOR_FIELDS or not isinstance(device, str) or len(numbers) < TENSOR_FIELDS - 1:
         return
     tensor, storage, offset, numel, item_bytes = numbers
     size_bytes = (offset + numel) * item_bytes

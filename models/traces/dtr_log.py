@@ -21,7 +21,7 @@ from slackswap.models.problem import MAX_TOTAL_BYTES, Problem
 from slackswap.models.traces.derivation import KEY, Derivation, Dropped, exact, rebuild_costs
 from slackswap.models.traces.operator_kind import is_random
 from slackswap.models.traces.rebuild_recipes import is_saved
-from slackswap.models.traces.storage_lifetimes import Lifetime
+from slackswap.models.traces.storage_lifetimes import Lifetime, note
 from slackswap.models.traces.storage_records import TimedCall, problem_records
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
@@ -189,7 +189,7 @@ class _Log:
         indices = [_whole(index, "an index of MUTATE", 0, len(arguments) - 1) for index in _key(line, "mutate")]
         operator = self._run(_key(line, "name"), _time_ns(line), arguments, is_view=False)
         for index in indices:
-            _note(arguments[index].lifetime.writers, operator)
+            note(arguments[index].lifetime.writers, operator)
         if self.n_forward:
             self.n_constant_writers += any(arguments[index].lifetime.operator is None for index in indices)
 
@@ -199,7 +199,7 @@ class _Log:
         self.calls.append(_Call(name, time_ns, is_view))
         if not is_view:
             for storage in arguments:
-                _note(storage.lifetime.readers, operator)
+                note(storage.lifetime.readers, operator)
         return operator
 
     def _known(self, name: str) -> _Storage:
@@ -300,11 +300,6 @@ def _whole(value: _Number, what: str, least: int, most: int) -> int:
 
 def _time_ns(line: _Line) -> int:
     return _whole(_key(line, "time"), "a time in nanoseconds", 0, 10**18)
-
-
-def _note(operators: list[int], operator: int) -> None:
-    if operators[-1:] != [operator]:
-        operators.append(operator)
 
 
 def _problem(file_name: str, log: _Log, link: Link) -> Problem:

@@ -14,7 +14,7 @@ from pathlib import Path
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.problem import Operator, Problem, Rebuild, Tensor
-from slackswap.models.traces.derivation import Derivation, Dropped, Fact, by_rule, exact, rebuild_costs
+from slackswap.models.traces.derivation import KEY, Derivation, Dropped, Fact, by_rule, exact, rebuild_costs
 from slackswap.models.traces.pipedream_graph import Node, looks_like_pipedream, read_graph
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
@@ -182,7 +182,7 @@ def _problem(file_name: str, forward: _Forward, link: Link, *, pool_indices: boo
         "source": f"{file_name}, a PipeDream graph.txt",
         "heuristics": _heuristics(problem, forward),
         "left_out": _left_out(forward, pool_indices=pool_indices),
-        "derivation": _derivation(problem, forward, pool_indices=pool_indices).as_metadata(),
+        KEY: _derivation(problem, forward, pool_indices=pool_indices).as_metadata(),
     }
     return replace(problem, metadata=metadata)
 

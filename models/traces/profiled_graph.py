@@ -17,7 +17,7 @@ import msgspec
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.problem import MAX_TOTAL_BYTES, Operator, Problem, Rebuild, Tensor
-from slackswap.models.traces.derivation import Derivation, exact, rebuild_costs
+from slackswap.models.traces.derivation import KEY, Derivation, exact, rebuild_costs
 from slackswap.models.traces.json_stream import decode_whole
 from slackswap.models.traces.operator_kind import operator_kind
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
@@ -98,7 +98,7 @@ def import_profiled_graph(file: TraceFile | Path | str, *, link: Link, workspace
     except InputError as error:
         raise error.within(trace.source) from None
     metadata = _metadata(graph, trace.name, workspaces)
-    return replace(problem, metadata={**metadata, "derivation": _derivation(problem).as_metadata()})
+    return replace(problem, metadata={**metadata, KEY: _derivation(problem).as_metadata()})
 
 
 def activation_budget_bytes(problem: Problem, total_bytes: float) -> int:

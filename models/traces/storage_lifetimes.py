@@ -106,17 +106,17 @@ def find_lifetimes(nodes: Sequence[Node], iteration: Iteration) -> list[Lifetime
             lifetime = current.get(use.storage) or started(use.storage, 0, None, use.device)
             lifetime.bytes = max(lifetime.bytes, use.bytes)
             if operator is not None and reads:
-                _note(lifetime.readers, operator)
+                note(lifetime.readers, operator)
                 lifetime.last_call_end = max(lifetime.last_call_end, last_inside[node.id])
             elif operator is not None and node.name == "aten::detach":
-                _note(lifetime.detachers, operator)
+                note(lifetime.detachers, operator)
         for use in [use for use in node.outputs if use.storage not in numbers]:
             lifetime = current[use.storage] if use.storage in entered else born(node, use, operator)
             wrapped.note_returned(use, is_new=lifetime.creator == node.id)
             lifetime.bytes = max(lifetime.bytes, use.bytes)
             lifetime.last_call_end = max(lifetime.last_call_end, last_inside[node.id])
             if operator is not None and writes and use.storage in entered:
-                _note(lifetime.writers, operator)
+                note(lifetime.writers, operator)
     return lifetimes
 
 
@@ -192,6 +192,7 @@ def _last_inside(nodes: Sequence[Node]) -> dict[int, int]:
     return last
 
 
-def _note(operators: list[int], operator: int) -> None:
+def note(operators: list[int], operator: int) -> None:
+    """Add an operator to a list in order of execution, once."""
     if not operators or operators[-1] != operator:
         operators.append(operator)

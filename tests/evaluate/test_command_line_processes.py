@@ -11,19 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import numpy as np
 import pytest
 from instances import chain
+from interrupted import Interrupted
 
 import slackswap.planners
-from slackswap.models.plan import Plan
-from slackswap.models.problem import Problem
 from slackswap.models.problem_file import write_problem
-from slackswap.planners import Outcome, Status, Supports
 from slackswap.planners.keep import Keep
 
 Run = Callable[..., CompletedProcess[str]]
@@ -33,24 +30,6 @@ PATIENCE_S = 180
 
 def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """A planner during which the user presses Ctrl-C, at any budget below the peak."""
-
-    name: str = "interrupted"
-    description: str = "interrupted"
-    policy: str = "default"
-    supports: Supports = Supports()
-
-    def plan(
-        self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
-    ) -> Outcome:
-        del rng, time_limit_s
-        if budget_bytes < 6_000_000:
-            raise KeyboardInterrupt
-        return Outcome(Status.FEASIBLE, Plan.keep_everything(problem))
 
 
 @pytest.fixture

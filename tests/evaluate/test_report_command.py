@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import numpy as np
 import pytest
+from interrupted import Interrupted
 
 pytest.importorskip("plotly", reason="reports need the plot extra")
 
 import slackswap.planners
 from slackswap.evaluate.command_line import cli
 from slackswap.evaluate.report_command import report
-from slackswap.models.plan import Plan
-from slackswap.models.problem import Problem
-from slackswap.planners import Outcome, Status, Supports
 from slackswap.planners.keep import Keep
 
 Run = Callable[..., CompletedProcess[str]]
@@ -142,24 +139,6 @@ def test_without_plotly_nothing_is_run(run: Run, monkeypatch: pytest.MonkeyPatch
     assert ran.stderr == (
         'slackswap: error: report: plotly is not installed: install the plot extra, pip install "slackswap[plot]"\n'
     )
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """Stands for Ctrl-C while it plans a small budget."""
-
-    name: str = "interrupted"
-    description: str = "is interrupted"
-    policy: str = "default"
-    supports: Supports = Supports()
-
-    def plan(
-        self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
-    ) -> Outcome:
-        del rng, time_limit_s
-        if budget_bytes < 6_000_000:
-            raise KeyboardInterrupt
-        return Outcome(Status.FEASIBLE, Plan.keep_everything(problem))
 
 
 def test_ctrl_c_writes_what_is_finished(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from subprocess import CompletedProcess
 import numpy as np
 import pytest
 from instances import chain
+from interrupted import Interrupted
 
 import slackswap.planners
 from slackswap.evaluate.command_line import cli
@@ -239,22 +240,6 @@ def test_shares_are_fractions_or_percent() -> None:
     for text in ("101%", "1.01", "1e-3", "%", "5%%", "0.1;0.2"):
         with pytest.raises(InputError, match="is no share"):
             parse_shares(text, "x")
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """A planner during which the user presses Ctrl-C."""
-
-    name: str = "interrupted"
-    description: str = "takes too long"
-    policy: str = "default"
-    supports: Supports = Supports()
-
-    def plan(
-        self, problem: Problem, budget_bytes: int, *, rng: np.random.Generator, time_limit_s: float | None
-    ) -> Outcome:
-        del problem, budget_bytes, rng, time_limit_s
-        raise KeyboardInterrupt
 
 
 def test_ctrl_c_keeps_what_is_finished(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from slackswap.models.traces.capture.call_log import MARKER, CallLog, LoggedCall
-from slackswap.models.traces.pytorch.execution_trace import EVALUATE_FUNCTION, Node, TensorUse
+from slackswap.models.traces.pytorch.execution_trace import EVALUATE_FUNCTION, Node, TensorUse, is_tensor
 from slackswap.models.traces.pytorch.shaped_calls import ShapedCall, ShapedTensor, tensors_in
 
 # What the dispatcher records of the way to a kernel that Python wrote.
 _DISPATCH = "PythonDispatchMode"
-_TENSOR_FIELDS = 6
 _DEVICE = "cpu"
 
 
@@ -226,7 +225,7 @@ def _tensor_ids(values: list[Any]) -> list[int]:
         top = stack.pop()
         if not isinstance(top, list):
             continue
-        if len(top) == _TENSOR_FIELDS and isinstance(top[-1], str) and all(type(item) is int for item in top[:-1]):
+        if is_tensor(top):
             if top[1]:
                 found.append(top[0])
         else:

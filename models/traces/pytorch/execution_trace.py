@@ -28,7 +28,7 @@ SCOPE_ANNOTATION = 7
 _CONTAINER = "[pytorch|"  # the process node and one node per thread
 _DATA_LOADING = "enumerate(DataLoader)"
 _NOT_MODEL_WORK = ("Optimizer.", _DATA_LOADING)
-_TENSOR_FIELDS = 6
+TENSOR_FIELDS = 6
 # Stands at the top of the file, before the nodes.
 _PROCESS = re.compile(rb'"pid"\s*:\s*(\d{1,18})')
 
@@ -221,7 +221,7 @@ def _tensor_uses(values: list[Any] | _Values | None, place: str) -> Iterator[Ten
         value, shapes, strides = stack.pop()
         if not isinstance(value, list):
             continue
-        if not _is_tensor(value):
+        if not is_tensor(value):
             n = len(value)
             stack.extend(reversed(list(zip(value, _padded(shapes, n), _padded(strides, n), strict=True))))
             continue
@@ -237,12 +237,10 @@ def _tensor_uses(values: list[Any] | _Values | None, place: str) -> Iterator[Ten
             yield TensorUse(storage=storage, bytes=size, device=device)
 
 
-def _is_tensor(value: list[Any]) -> bool:
+def is_tensor(value: list[Any]) -> bool:
     """Whether a list is ``[tensor id, storage id, offset, numel, itemsize, device]``, not a list of plain numbers."""
     return (
-        len(value) == _TENSOR_FIELDS
-        and isinstance(value[-1], str)
-        and all(type(number) is int for number in value[:-1])
+        len(value) == TENSOR_FIELDS and isinstance(value[-1], str) and all(type(number) is int for number in value[:-1])
     )
 
 

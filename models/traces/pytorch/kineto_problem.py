@@ -14,7 +14,7 @@ from typing import Any
 from slackswap.hardware.input_error import InputError
 from slackswap.hardware.link import Link
 from slackswap.models.problem import Problem
-from slackswap.models.traces.derivation import Derivation, Fact, by_rule, exact, rebuild_costs
+from slackswap.models.traces.derivation import KEY, Derivation, Fact, by_rule, exact, rebuild_costs
 from slackswap.models.traces.plausibility import computed_too_fast
 from slackswap.models.traces.pytorch.call_tree import nest_working_calls, numbered_nodes
 from slackswap.models.traces.pytorch.execution_trace import Iteration, Node, cut_iteration
@@ -239,7 +239,7 @@ def _declared(
         "step": read.step.name,
         "heuristics": list(records.heuristics),
         "left_out": [*_LEFT_OUT, *records.left_out],
-        "derivation": derivation.as_metadata(),
+        KEY: derivation.as_metadata(),
     }
     if any(flops[: problem.n_forward]):
         metadata["forward_flops"] = sum(flops[: problem.n_forward])

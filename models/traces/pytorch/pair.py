@@ -60,7 +60,7 @@ def import_pytorch(paths: Sequence[TraceFile | Path | str], *, link: Link, name:
     if set(found) != {"execution trace", "Kineto trace"}:
         shown = " and ".join(found) or "nothing"
         raise InputError(f"give the two files of one run, execution trace and Kineto trace; not {shown}")
-    return _import_pair(found["execution trace"], found["Kineto trace"], link, name)
+    return import_pair(found["execution trace"], found["Kineto trace"], link=link, name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ def read_storages(file: TraceFile) -> StoragesOfTrace:
     return StoragesOfTrace(trace, iteration, lifetimes, compute_device(lifetimes))
 
 
-def _import_pair(trace_file: TraceFile, kineto_file: TraceFile, link: Link, name: str) -> Problem:
+def import_pair(trace_file: TraceFile, kineto_file: TraceFile, *, link: Link, name: str = "") -> Problem:
+    """Read an execution trace and the Kineto trace recorded with it, which were told apart before; see `import_pytorch`."""
     storages = read_storages(trace_file)
     trace, iteration, device = storages.trace, storages.iteration, storages.device
     found = find_iteration(trace.nodes, iteration, kineto_file)

@@ -11,10 +11,9 @@ import msgspec
 
 from slackswap.models.problem import MAX_TOTAL_BYTES
 from slackswap.models.traces.json_stream import ItemDecoder, stream_items
-from slackswap.models.traces.pytorch.execution_trace import Node
+from slackswap.models.traces.pytorch.execution_trace import TENSOR_FIELDS, Node, is_tensor
 from slackswap.models.traces.trace_file import TraceFile, as_trace_file
 
-_TENSOR_FIELDS = 6
 # How execution traces name element types; the names of `DTYPE_BYTES`, where there is one.
 _DTYPES = {
     "float": "fp32",
@@ -149,11 +148,11 @@ def _value(value: Any, shape: Any, kind: Any, strides: Any) -> Any:
     """Turn one recorded value into a tensor, a list of values, or leave it as it is."""
     if not isinstance(value, list):
         return value
-    if not _is_tensor(value):
+    if not is_tensor(value):
         inside = kind[len("GenericList[") : -1].split(",") if isinstance(kind, str) else []
         return [
             _value(item, _item(shape, i), _item(inside, i), _item(strides, i))
-            if isinstance(item, list) and len(item) == _TENSOR_FIELDS
+            if isinstance(item, list) and len(item) == TENSOR_FIELDS
             else item
             for i, item in enumerate(value)
         ]
@@ -164,15 +163,6 @@ def _value(value: Any, shape: Any, kind: Any, strides: Any) -> Any:
     if math.prod(dimensions) != numel:
         return None
     return ShapedTensor(storage, dimensions, _touched(dimensions, _lengths(strides)) * item_bytes, _dtype(kind))
-
-
-def _is_tensor(value: list[Any]) -> bool:
-    """Whether a list is ``[tensor id, storage id, offset, numel, itemsize, device]``."""
-    return (
-        len(value) == _TENSOR_FIELDS
-        and isinstance(value[-1], str)
-        and all(type(number) is int for number in value[:-1])
-    )
 
 
 def _item(items: Any, index: int) -> Any:
